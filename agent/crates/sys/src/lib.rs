@@ -1,1 +1,12 @@
-//! Work in progress.
+//! Access to the machine: sysfs and procfs, block devices, ioctls, mounts, programs.
+//!
+//! This is the only crate with unsafe code. Everything above reaches the machine through two seams: [`Root`], a
+//! prefix for `/sys`, `/proc`, `/dev`, `/run` and `/etc`, so that a test can hand in a fixture tree, and
+//! [`exec::Exec`], which runs a program, so that a test can script one.
+
+pub mod attr;
+pub mod exec;
+pub mod root;
+
+pub use exec::{Cmd, Exec, ExecError, Output, SystemExec};
+pub use root::Root;

@@ -1,0 +1,153 @@
+//! The hardware inventory (hardware section 2): key names, order and types as Ironic's hooks and rules read them.
+//! Unset values are JSON null, never absent, except `bmc_mac`.
+
+use serde::{Deserialize, Serialize};
+
+/// Everything known of the machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// Network interfaces.
+    pub interfaces: Vec<NetworkInterface>,
+    /// Processors.
+    pub cpu: Cpu,
+    /// Disks.
+    pub disks: Vec<BlockDevice>,
+    /// Memory.
+    pub memory: Memory,
+    /// IPv4 address of the BMC; `0.0.0.0` when it has none, null when there is no BMC.
+    pub bmc_address: Option<String>,
+    /// IPv6 address of the BMC; `::/0` when it has none, null when there is no BMC.
+    pub bmc_v6address: Option<String>,
+    /// MAC of the BMC; absent when unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bmc_mac: Option<String>,
+    /// Maker and firmware.
+    pub system_vendor: SystemVendor,
+    /// How the machine was booted.
+    pub boot: BootInfo,
+    /// Host name of the ramdisk.
+    pub hostname: String,
+}
+
+/// One network interface (hardware section 2.1).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkInterface {
+    /// Kernel name.
+    pub name: String,
+    /// Permanent address, lower-case with colons.
+    pub mac_address: String,
+    /// First IPv4 address.
+    pub ipv4_address: Option<String>,
+    /// First IPv6 address; a link-local one has a `%scope`.
+    pub ipv6_address: Option<String>,
+    /// Whether there is a link.
+    pub has_carrier: bool,
+    /// LLDP TLVs as type and hex value, when collected here.
+    pub lldp: Option<Vec<(u8, String)>>,
+    /// PCI vendor, as `0x8086`.
+    pub vendor: Option<String>,
+    /// PCI device, as `0x1572`.
+    pub product: Option<String>,
+    /// InfiniBand DHCP client id.
+    pub client_id: Option<String>,
+    /// Name by `biosdevname`.
+    pub biosdevname: Option<String>,
+    /// Fastest speed the hardware supports, Mbit/s.
+    pub speed_mbps: Option<u64>,
+    /// Bus address, such as `0000:18:00.0` or `virtio0`.
+    pub pci_address: Option<String>,
+    /// Kernel driver.
+    pub driver: Option<String>,
+}
+
+/// Processors (hardware section 2.2).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cpu {
+    /// Model name.
+    pub model_name: String,
+    /// MHz as text, empty when unknown.
+    pub frequency: String,
+    /// Logical processors.
+    pub count: u32,
+    /// Machine name of uname, such as `x86_64`.
+    pub architecture: String,
+    /// Feature flags.
+    pub flags: Vec<String>,
+    /// Sockets.
+    pub socket_count: u32,
+}
+
+/// Memory (hardware section 2.3).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Bytes the kernel can use.
+    pub total: Option<u64>,
+    /// MiB installed.
+    pub physical_mb: Option<u64>,
+}
+
+/// One disk (hardware section 3).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockDevice {
+    /// Device path.
+    pub name: String,
+    /// Model.
+    pub model: Option<String>,
+    /// Bytes.
+    pub size: u64,
+    /// Whether it spins.
+    pub rotational: bool,
+    /// World wide name.
+    pub wwn: Option<String>,
+    /// Serial number.
+    pub serial: Option<String>,
+    /// Vendor.
+    pub vendor: Option<String>,
+    /// World wide name with vendor extension.
+    pub wwn_with_extension: Option<String>,
+    /// Vendor extension of the world wide name.
+    pub wwn_vendor_extension: Option<String>,
+    /// SCSI address host:channel:target:lun.
+    pub hctl: Option<String>,
+    /// Link in /dev/disk/by-path.
+    pub by_path: Option<String>,
+    /// Logical sector size, bytes.
+    pub logical_sectors: u32,
+    /// Physical sector size, bytes.
+    pub physical_sectors: u32,
+    /// Transport: `sata`, `nvme`, `sas`, `usb`, ...
+    pub tran: Option<String>,
+}
+
+/// Maker of the machine (hardware section 2.4).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SystemVendor {
+    /// Product name.
+    pub product_name: String,
+    /// Serial number.
+    pub serial_number: String,
+    /// Maker.
+    pub manufacturer: String,
+    /// Firmware.
+    pub firmware: SystemFirmware,
+}
+
+/// Firmware of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SystemFirmware {
+    /// Maker.
+    pub vendor: String,
+    /// Version.
+    pub version: String,
+    /// Build date.
+    pub build_date: String,
+}
+
+/// How the machine was booted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BootInfo {
+    /// `uefi` or `bios`.
+    pub current_boot_mode: String,
+    /// Raw value of the `BOOTIF` kernel parameter.
+    pub pxe_interface: Option<String>,
+}
