@@ -4,9 +4,14 @@
 //! prefix for `/sys`, `/proc`, `/dev`, `/run` and `/etc`, so that a test can hand in a fixture tree, and
 //! [`exec::Exec`], which runs a program, so that a test can script one.
 
+pub mod aligned;
 pub mod attr;
+pub mod block_dev;
 pub mod exec;
+pub mod ioctl;
 pub mod root;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use exec::{Cmd, Exec, ExecError, Output, SystemExec};
 pub use root::Root;

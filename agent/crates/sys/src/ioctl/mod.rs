@@ -1,0 +1,3 @@
+//! Raw ioctls, one safe function for each. Structures and numbers come from the kernel's uapi headers.
+
+pub mod block;

@@ -1,0 +1,3 @@
+//! Fakes for tests of the crates above (feature `testing`).
+
+pub mod disk;
