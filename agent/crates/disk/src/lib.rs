@@ -1,1 +1,6 @@
-//! Work in progress.
+//! Disks: writing images, partition tables, wiping and erasing, config drives, boot entries.
+//!
+//! Everything here blocks; the agent calls it from a blocking thread. Devices are reached through
+//! [`ferric_sys::block_dev::BlockDev`], downloads through [`image::source::Fetch`].
+
+pub mod image;
