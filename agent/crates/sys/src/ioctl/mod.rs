@@ -1,3 +1,4 @@
 //! Raw ioctls, one safe function for each. Structures and numbers come from the kernel's uapi headers.
 
 pub mod block;
+pub mod net;

@@ -1,0 +1,56 @@
+//! The part of the agent's configuration that probes and steps read.
+
+use std::time::Duration;
+
+/// Built by the agent from its configuration, after the lookup answer was merged into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one field for each option of the configuration")]
+pub struct Settings {
+    /// Whether an MD5 checksum is good enough for an image.
+    pub md5_enabled: bool,
+    /// Image formats that may be written.
+    pub permitted_image_formats: Vec<String>,
+    /// Trust the declared image format instead of reading the header.
+    pub disable_deep_image_inspection: bool,
+    /// Refuse to erase cluster file systems.
+    pub guard_special_filesystems: bool,
+    /// Always rebuild the config drive as a FAT file system.
+    pub config_drive_rebuild: bool,
+    /// How often to look for the root device before giving up.
+    pub disk_wait_attempts: u32,
+    /// Pause between two looks.
+    pub disk_wait_delay: Duration,
+    /// Whether LLDP frames are part of the inventory.
+    pub collect_lldp: bool,
+    /// Do not ask the BMC for its addresses.
+    pub skip_bmc_detect: bool,
+    /// Whether a failing boot loader installation is only logged.
+    pub ignore_bootloader_failure: bool,
+    /// Priority of the `inject_files` step.
+    pub inject_files_priority: u32,
+    /// Whether GRUB of the image may be run to install a BIOS boot loader.
+    pub enable_bios_bootloader_install: bool,
+    /// Raw value of the `BOOTIF` kernel parameter.
+    pub pxe_interface: Option<String>,
+}
+
+impl Default for Settings {
+    /// The reference agent's defaults (protocol section 2).
+    fn default() -> Self {
+        Self {
+            md5_enabled: false,
+            permitted_image_formats: ["raw", "gpt", "qcow2"].map(str::to_owned).to_vec(),
+            disable_deep_image_inspection: false,
+            guard_special_filesystems: true,
+            config_drive_rebuild: false,
+            disk_wait_attempts: 10,
+            disk_wait_delay: Duration::from_secs(3),
+            collect_lldp: false,
+            skip_bmc_detect: false,
+            ignore_bootloader_failure: false,
+            inject_files_priority: 0,
+            enable_bios_bootloader_install: false,
+            pxe_interface: None,
+        }
+    }
+}
