@@ -1,0 +1,5 @@
+//! The agent's program.
+
+fn main() -> std::process::ExitCode {
+    std::process::ExitCode::SUCCESS
+}
