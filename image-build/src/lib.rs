@@ -1,1 +1,161 @@
-//! Work in progress.
+//! Makes bootable images: agent + `initramfs/` + a distribution's kernel package.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`profile`] | reads `initramfs/profiles/*.toml` |
+//! | [`agent_bin`] | checks that the agent can be PID 1: static, x86-64, no loader |
+//! | [`kernel`] | fetches and unpacks the kernel package |
+//! | [`kmods`] | chooses kernel modules and closes them over their dependencies |
+//! | [`modinfo`] | reads what a module says about itself |
+//! | [`cpio`] | lays out the archive: order, owners, times and inode numbers fixed |
+//! | [`manifest`], [`sums`] | say what is in the image |
+//!
+//! [`build`] puts them together. Two builds from the same inputs give the same bytes.
+
+pub mod agent_bin;
+pub mod cpio;
+pub mod kernel;
+pub mod kmods;
+pub mod manifest;
+pub mod modinfo;
+pub mod profile;
+pub mod sums;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cpio::{Archive, Node};
+use crate::kernel::Kernel;
+use crate::kmods::{ModuleTree, Selection};
+use crate::manifest::{Manifest, Parts};
+use crate::profile::Profile;
+
+/// The kernel's highest ordinary zstd level; its initramfs decompressor takes the 8 MiB window that comes with it.
+const ZSTD_LEVEL: i32 = 19;
+
+/// Directories of the running ramdisk that hold nothing in the archive: mount points and places to write to.
+const EMPTY_DIRECTORIES: &[(&str, u32)] = &[
+    ("dev", 0o755),
+    ("etc", 0o755),
+    ("mnt", 0o755),
+    ("proc", 0o755),
+    ("root", 0o700),
+    ("run", 0o755),
+    ("sys", 0o755),
+    ("tmp", 0o1777),
+    ("var", 0o755),
+];
+
+/// What an image is made of and where it goes.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The profile, a TOML file.
+    pub profile: PathBuf,
+    /// The static agent binary that becomes `/init`.
+    pub agent: PathBuf,
+    /// Directory that gets `vmlinuz`, `initramfs.img`, `manifest.json` and `SHA256SUMS`.
+    pub out: PathBuf,
+    /// Where the kernel comes from.
+    pub kernel: kernel::Source,
+}
+
+/// What [`build`] made.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Size of the kernel in bytes.
+    pub kernel_bytes: u64,
+    /// Size of the compressed initramfs in bytes.
+    pub initramfs_bytes: u64,
+    /// Size of the unpacked initramfs in bytes.
+    pub unpacked_bytes: u64,
+    /// Number of packed kernel modules.
+    pub modules: usize,
+    /// The profile's limit for kernel and initramfs together.
+    pub budget_bytes: Option<u64>,
+    /// Kernel release, as `uname -r` prints it.
+    pub release: String,
+    /// Whether the image was already there, made from these very inputs.
+    pub unchanged: bool,
+}
+
+/// Makes the image that `options` describe.
+pub fn build(options: &Options) -> Result<Report> {
+    let profile = Profile::load(&options.profile)?;
+    let agent = fs::read(&options.agent).with_context(|| format!("reading the agent {}", options.agent.display()))?;
+    agent_bin::check(&agent).with_context(|| format!("checking the agent {}", options.agent.display()))?;
+    let kernel = kernel::obtain(&options.kernel, &profile)?;
+    let skeleton = options.profile.parent().unwrap_or(Path::new(".")).join(&profile.skeleton);
+
+    let tree = ModuleTree::open(&kernel.modules, &kernel.release)?;
+    let selection =
+        tree.select(&profile.modules).with_context(|| format!("choosing modules for profile {}", profile.name))?;
+    let mut archive = Archive::default();
+    lay_out(&mut archive, &agent, &kernel, &selection, &skeleton)?;
+    let unpacked = archive.to_bytes()?;
+    let initramfs = zstd::bulk::compress(&unpacked, ZSTD_LEVEL).context("compressing the initramfs")?;
+    let vmlinuz =
+        fs::read(&kernel.vmlinuz).with_context(|| format!("reading the kernel {}", kernel.vmlinuz.display()))?;
+
+    let report = Report {
+        kernel_bytes: byte_count(&vmlinuz),
+        initramfs_bytes: byte_count(&initramfs),
+        unpacked_bytes: byte_count(&unpacked),
+        modules: selection.modules.len(),
+        budget_bytes: profile.budget_bytes,
+        release: kernel.release.clone(),
+        unchanged: false,
+    };
+    let manifest = Manifest::new(
+        &profile,
+        &kernel,
+        &selection,
+        &archive,
+        Parts { agent: &agent, vmlinuz: &vmlinuz, initramfs: &initramfs },
+    );
+    let written = [("initramfs.img", initramfs), ("manifest.json", manifest.to_json()?), ("vmlinuz", vmlinuz)];
+    let unchanged = sums::write_directory(&options.out, &written)?;
+    check_budget(&report)?;
+    Ok(Report { unchanged, ..report })
+}
+
+/// Fails when kernel and initramfs together are over the profile's limit.
+fn check_budget(report: &Report) -> Result<()> {
+    let total = report.kernel_bytes + report.initramfs_bytes;
+    if let Some(budget) = report.budget_bytes {
+        ensure!(
+            total <= budget,
+            "kernel ({}) and initramfs ({}) make {total} bytes, {} over the profile's budget of {budget}",
+            report.kernel_bytes,
+            report.initramfs_bytes,
+            total - budget
+        );
+    }
+    Ok(())
+}
+
+/// Puts every file of the ramdisk into `archive`.
+fn lay_out(archive: &mut Archive, agent: &[u8], kernel: &Kernel, selection: &Selection, skeleton: &Path) -> Result<()> {
+    for (path, mode) in EMPTY_DIRECTORIES {
+        archive.add(path, Node::Directory { mode: *mode })?;
+    }
+    // The kernel opens /dev/console for /init before anything is mounted; without the node PID 1 has no output.
+    archive.add("dev/console", Node::CharDevice { mode: 0o600, major: 5, minor: 1 })?;
+    archive.add_tree(skeleton)?;
+    archive.add("init", Node::file(0o755, agent.to_vec()))?;
+    let base = format!("lib/modules/{}", kernel.release);
+    for module in selection.modules.values() {
+        archive.add(&format!("{base}/{}", module.path), Node::file(0o644, module.bytes.clone()))?;
+    }
+    for (name, text) in selection.index_files() {
+        archive.add(&format!("{base}/{name}"), Node::file(0o644, text.into_bytes()))?;
+    }
+    Ok(())
+}
+
+/// The length of `bytes` as sizes are counted everywhere else.
+pub(crate) fn byte_count(bytes: &[u8]) -> u64 {
+    // A slice is never longer than isize::MAX, which fits.
+    u64::try_from(bytes.len()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,60 @@
+//! `image-build`: makes a bootable image from a profile, the agent and a kernel.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use ferric_image_build::kernel::Source;
+use ferric_image_build::{Options, Report, build};
+
+/// Makes vmlinuz, initramfs.img, SHA256SUMS and manifest.json from a profile and the agent binary.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Profile: a TOML file that lists kernel package, modules and files
+    #[arg(long)]
+    profile: PathBuf,
+    /// The static agent binary that becomes /init
+    #[arg(long)]
+    agent: PathBuf,
+    /// Directory for the finished files
+    #[arg(long)]
+    out: PathBuf,
+    /// Where downloaded and unpacked kernel packages are kept
+    #[arg(long, default_value = "build/cache")]
+    cache: PathBuf,
+    /// A kernel package (.deb) to use instead of the profile's
+    #[arg(long, conflicts_with = "kernel_tree")]
+    kernel_deb: Option<PathBuf>,
+    /// An unpacked kernel (with boot/vmlinuz-RELEASE and lib/modules/RELEASE) to use instead of a package
+    #[arg(long)]
+    kernel_tree: Option<PathBuf>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let kernel = match (arguments.kernel_tree, arguments.kernel_deb) {
+        (Some(tree), _) => Source::Tree(tree),
+        (None, Some(deb)) => Source::Deb { deb, cache: arguments.cache },
+        (None, None) => Source::Package { cache: arguments.cache },
+    };
+    let options = Options { profile: arguments.profile, agent: arguments.agent, out: arguments.out, kernel };
+    let report = build(&options)?;
+    write_report(&report, &options).context("printing the report")
+}
+
+fn write_report(report: &Report, options: &Options) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let total = report.kernel_bytes + report.initramfs_bytes;
+    let state = if report.unchanged { " (unchanged)" } else { "" };
+    writeln!(out, "{}: kernel {}, {} modules{state}", options.out.display(), report.release, report.modules)?;
+    writeln!(out, "  vmlinuz        {:>10}", report.kernel_bytes)?;
+    writeln!(out, "  initramfs.img  {:>10}  ({} unpacked)", report.initramfs_bytes, report.unpacked_bytes)?;
+    match report.budget_bytes {
+        Some(budget) => {
+            writeln!(out, "  total          {total:>10}  ({} left of {budget})", budget.saturating_sub(total))
+        }
+        None => writeln!(out, "  total          {total:>10}"),
+    }
+}

@@ -1,0 +1,123 @@
+//! Profiles: what one kind of image consists of, read from `initramfs/profiles/NAME.toml`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+/// One image profile.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    /// Name of the profile and of its output directory: lower case letters, digits and `-`.
+    pub name: String,
+    /// One sentence on what the profile is for; copied to the manifest.
+    pub description: String,
+    /// Most bytes that kernel and initramfs may have together. The build fails above it.
+    #[serde(default)]
+    pub budget_bytes: Option<u64>,
+    /// Directory whose files go into the image as they are, relative to the profile's own.
+    pub skeleton: PathBuf,
+    /// The kernel.
+    pub kernel: KernelChoice,
+    /// The kernel modules.
+    pub modules: ModuleChoice,
+}
+
+/// Which kernel a profile boots.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelChoice {
+    /// Debian package: the kernel itself or a meta package that depends on it.
+    pub package: String,
+}
+
+/// Which modules a profile packs. What they depend on comes along by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleChoice {
+    /// Module names or globs (`virtio_*`), or globs over the path below `kernel/` where they contain a `/`
+    /// (`drivers/net/ethernet/intel/**`). Each must match a module or a builtin.
+    pub include: Vec<String>,
+    /// Names or globs that `include` shall not bring in.
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// Modules that a module needs at run time but does not name as a dependency, by the name of the module that
+    /// needs them. A kernel would ask user space for them while it already waits for the first one.
+    #[serde(default)]
+    pub requires: BTreeMap<String, Vec<String>>,
+}
+
+impl Profile {
+    /// Reads and checks the profile at `path`.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = fs::read_to_string(path).with_context(|| format!("reading profile {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("profile {}", path.display()))
+    }
+
+    /// Parses a profile's text.
+    pub fn parse(text: &str) -> Result<Self> {
+        let profile: Self = toml::from_str(text).context("parsing TOML")?;
+        let name_is_plain = !profile.name.is_empty()
+            && profile.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
+        ensure!(name_is_plain, "name {:?} is not made of lower case letters, digits and '-'", profile.name);
+        ensure!(!profile.kernel.package.is_empty(), "kernel.package is empty");
+        ensure!(!profile.modules.include.is_empty(), "modules.include is empty");
+        for pattern in profile.modules.include.iter().chain(&profile.modules.exclude) {
+            glob::Pattern::new(pattern).with_context(|| format!("module pattern {pattern:?}"))?;
+        }
+        Ok(profile)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+name = "tiny"
+description = "for tests"
+skeleton = "skeleton"
+[kernel]
+package = "linux-image-amd64"
+[modules]
+include = ["virtio_net"]
+[modules.requires]
+vfat = ["nls_cp437"]
+"#;
+
+    #[test]
+    fn a_profile_is_read_with_its_defaults() {
+        let profile = Profile::parse(GOOD).unwrap();
+        assert_eq!(profile.name, "tiny");
+        assert_eq!(profile.budget_bytes, None);
+        assert!(profile.modules.exclude.is_empty());
+        assert_eq!(profile.modules.requires["vfat"], ["nls_cp437"]);
+    }
+
+    #[test]
+    fn a_bad_profile_is_refused_with_what_is_wrong() {
+        let cases = [
+            ("name = \"tiny\"", "name = \"Tiny image\"", "is not made of lower case letters"),
+            ("package = \"linux-image-amd64\"", "package = \"\"", "kernel.package is empty"),
+            ("include = [\"virtio_net\"]", "include = []", "modules.include is empty"),
+            ("include = [\"virtio_net\"]", "include = [\"a[\"]", "module pattern \"a[\""),
+            ("include = [\"virtio_net\"]", "includes = [\"virtio_net\"]", "unknown field `includes`"),
+            ("skeleton = \"skeleton\"", "", "missing field `skeleton`"),
+            ("description = \"for tests\"", "description = 3", "invalid type"),
+        ];
+        for (from, to, wanted) in cases {
+            let error = Profile::parse(&GOOD.replace(from, to)).expect_err(to);
+            let text = format!("{error:#}");
+            assert!(text.contains(wanted), "{to:?} gave {text:?}, wanted {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_missing_profile_names_the_path() {
+        let error = Profile::load(Path::new("no/such.toml")).unwrap_err();
+        assert!(format!("{error:#}").contains("no/such.toml"));
+    }
+}
