@@ -1,4 +1,5 @@
 //! Raw ioctls, one safe function for each. Structures and numbers come from the kernel's uapi headers.
 
 pub mod block;
+pub mod ipmi;
 pub mod net;
