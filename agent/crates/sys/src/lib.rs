@@ -9,9 +9,14 @@ pub mod attr;
 pub mod block_dev;
 pub mod exec;
 pub mod ioctl;
+pub mod kmod;
+pub mod memfd;
+pub mod process;
+pub mod reboot;
 pub mod root;
 #[cfg(feature = "testing")]
 pub mod testing;
+pub mod uevent;
 
 pub use exec::{Cmd, Exec, ExecError, Output, SystemExec};
 pub use root::Root;
