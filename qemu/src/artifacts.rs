@@ -1,0 +1,217 @@
+//! Where things are: the built image, QEMU, firmware, and the folders this library writes to.
+//!
+//! Nothing is written outside the checkout's `build/` folder. Every "not found" says what to do about it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+/// A bootable image of ours: kernel and initramfs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Linux kernel (bzImage with an EFI stub).
+    pub kernel: PathBuf,
+    /// The initramfs that holds the agent.
+    pub initramfs: PathBuf,
+}
+
+impl Image {
+    /// The image of a profile (`virt`, `metal`) as `make image` leaves it.
+    ///
+    /// # Errors
+    /// When it has not been built, naming the command that builds it.
+    pub fn built(profile: &str) -> Result<Self> {
+        Self::in_dir(&build_dir()?.join(profile), profile)
+    }
+
+    fn in_dir(dir: &Path, profile: &str) -> Result<Self> {
+        let image = Self { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") };
+        for path in [&image.kernel, &image.initramfs] {
+            if !path.is_file() {
+                bail!("{} does not exist: build it with `make image PROFILE={profile}`", path.display());
+            }
+        }
+        Ok(image)
+    }
+}
+
+/// The top folder of the checkout: the nearest folder with a workspace `Cargo.toml`, looking upwards from the current
+/// folder and from the running program.
+///
+/// # Errors
+/// When neither lies in a checkout; `FERRIC_BUILD` then says where `build/` is.
+pub fn workspace_root() -> Result<PathBuf> {
+    let from_cargo = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let starts = [from_cargo, std::env::current_dir().ok(), std::env::current_exe().ok()];
+    for start in starts.into_iter().flatten() {
+        if let Some(found) = start.ancestors().find(|dir| is_workspace(dir)) {
+            return Ok(found.to_owned());
+        }
+    }
+    bail!("not inside a Ferric checkout: change to one, or set FERRIC_BUILD to its build folder")
+}
+
+fn is_workspace(dir: &Path) -> bool {
+    std::fs::read_to_string(dir.join("Cargo.toml"))
+        .is_ok_and(|text| text.lines().any(|line| line.trim() == "[workspace]"))
+}
+
+/// The `build/` folder; `FERRIC_BUILD` overrides.
+///
+/// # Errors
+/// As [`workspace_root`].
+pub fn build_dir() -> Result<PathBuf> {
+    match std::env::var_os("FERRIC_BUILD") {
+        Some(dir) if !dir.is_empty() => Ok(PathBuf::from(dir)),
+        _ => Ok(workspace_root()?.join("build")),
+    }
+}
+
+/// The folder for the logs of the machine called `name`: `build/vm-logs/<name>`.
+///
+/// # Errors
+/// As [`workspace_root`].
+pub fn log_dir(name: &str) -> Result<PathBuf> {
+    Ok(build_dir()?.join("vm-logs").join(name))
+}
+
+/// A fresh folder under `build/tmp` for disks, firmware variables and TFTP trees; removed when dropped.
+///
+/// Folders that killed processes left behind are removed on the first call.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn temp_dir(purpose: &str) -> Result<TempDir> {
+    static SWEEP: Once = Once::new();
+    let parent = build_dir()?.join("tmp");
+    std::fs::create_dir_all(&parent).with_context(|| format!("creating {}", parent.display()))?;
+    SWEEP.call_once(|| remove_abandoned(&parent));
+    tempfile::Builder::new()
+        .prefix(&format!("{}-{purpose}-", std::process::id()))
+        .tempdir_in(&parent)
+        .with_context(|| format!("creating a folder in {}", parent.display()))
+}
+
+/// Removes folders named `<pid>-...` whose process is gone.
+fn remove_abandoned(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|n| n.split_once('-')).and_then(|(pid, _)| pid.parse::<u32>().ok());
+        if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Somebody else may be sweeping at the same time.
+            drop(std::fs::remove_dir_all(entry.path()));
+        }
+    }
+}
+
+/// A folder whose path is short enough for a UNIX socket inside it (108 bytes with its name).
+///
+/// # Errors
+/// When it cannot be created.
+pub(crate) fn socket_dir() -> Result<TempDir> {
+    let dir = temp_dir("sock")?;
+    if dir.path().as_os_str().len() <= 80 {
+        return Ok(dir);
+    }
+    tempfile::Builder::new().prefix("ferric-").tempdir().context("creating a folder for a control socket")
+}
+
+/// The QEMU system emulator for x86-64.
+///
+/// # Errors
+/// When it is not installed, with the package that has it.
+pub fn qemu() -> Result<PathBuf> {
+    program("qemu-system-x86_64", "qemu-system-x86")
+}
+
+/// A program on `PATH` (or in `/usr/sbin`), or an error naming the Debian package that has it.
+///
+/// # Errors
+/// When it is not installed.
+pub fn program(name: &str, package: &str) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
+        .map(|dir| dir.join(name))
+        .find(|candidate| candidate.is_file())
+        .with_context(|| format!("{name} is not installed (`make setup`, or Debian package {package})"))
+}
+
+/// UEFI firmware: the code, and the variable store to copy for each machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ovmf {
+    /// Read-only code volume.
+    pub code: PathBuf,
+    /// Pristine variable store.
+    pub vars: PathBuf,
+}
+
+/// The OVMF firmware without secure boot.
+///
+/// # Errors
+/// When it is not installed, with the package that has it.
+pub fn ovmf() -> Result<Ovmf> {
+    let dir = Path::new("/usr/share/OVMF");
+    for (code, vars) in [("OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"), ("OVMF_CODE.fd", "OVMF_VARS.fd")] {
+        let found = Ovmf { code: dir.join(code), vars: dir.join(vars) };
+        if found.code.is_file() && found.vars.is_file() {
+            return Ok(found);
+        }
+    }
+    bail!("no OVMF firmware in {} (`make setup`, or Debian package ovmf)", dir.display())
+}
+
+/// Checks that the iPXE option ROM that QEMU gives a NIC model is there. `rom` is e.g. `efi-virtio.rom`.
+///
+/// # Errors
+/// When it is not installed, with the package that has it.
+pub fn ipxe_rom(rom: &str) -> Result<PathBuf> {
+    let dirs = ["/usr/lib/ipxe/qemu", "/usr/share/qemu", "/usr/share/qemu-kvm"];
+    dirs.iter()
+        .map(|dir| Path::new(dir).join(rom))
+        .find(|path| path.is_file())
+        .with_context(|| format!("iPXE ROM {rom} is not installed (`make setup`, or Debian package ipxe-qemu)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_image_names_the_file_and_the_make_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Image::in_dir(dir.path(), "virt").unwrap_err().to_string();
+        assert!(error.contains("vmlinuz") && error.contains("make image PROFILE=virt"), "{error}");
+        std::fs::write(dir.path().join("vmlinuz"), "k").unwrap();
+        let error = Image::in_dir(dir.path(), "virt").unwrap_err().to_string();
+        assert!(error.contains("initramfs.img"), "{error}");
+        std::fs::write(dir.path().join("initramfs.img"), "i").unwrap();
+        assert!(Image::in_dir(dir.path(), "virt").is_ok());
+    }
+
+    #[test]
+    fn missing_program_names_its_package() {
+        let error = program("no-such-program-here", "some-package").unwrap_err().to_string();
+        assert!(error.contains("some-package"), "{error}");
+    }
+
+    #[test]
+    fn workspace_is_found_from_a_crate_folder() {
+        assert!(is_workspace(&workspace_root().unwrap()));
+    }
+
+    #[test]
+    fn abandoned_folders_are_swept_and_live_ones_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mine = dir.path().join(format!("{}-vm-x", std::process::id()));
+        let dead = dir.path().join("4294967290-vm-x");
+        let other = dir.path().join("notes");
+        for path in [&mine, &dead, &other] {
+            std::fs::create_dir(path).unwrap();
+        }
+        remove_abandoned(dir.path());
+        assert!(mine.exists() && other.exists() && !dead.exists());
+    }
+}
