@@ -1,3 +1,8 @@
 //! Reads what the machine is made of: files of sysfs and procfs below a `Root`, and a few ioctls.
 
 pub mod bmc;
+pub mod cpu;
+pub mod memory;
+pub mod nics;
+pub mod pci;
+pub mod system;

@@ -1,0 +1,203 @@
+//! Processors (hardware section 2.2): `/proc/cpuinfo` and the CPU topology of sysfs, with the meaning that `lscpu`
+//! gives them.
+
+use std::collections::BTreeSet;
+
+use ferric_sys::{Root, attr};
+use ferric_types::inventory::Cpu;
+
+/// The machine's processors. `architecture` is the machine name of `uname`, see [`architecture`].
+pub fn cpu(root: &Root, architecture: &str) -> Cpu {
+    let text = attr::read_trimmed(&root.path("proc/cpuinfo")).unwrap_or_default();
+    let info = first_processor(&text);
+    let system = root.path("sys/devices/system/cpu");
+    let listed = attr::read_optional(&system.join("present")).map(|list| parse_list(&list)).unwrap_or_default();
+    let counted = text.lines().filter(|line| key(line) == "processor").count();
+    let count = if listed.is_empty() { counted } else { listed.len() };
+    Cpu {
+        model_name: model_name(&info),
+        frequency: frequency(root, &listed, &info),
+        count: u32::try_from(count).unwrap_or(u32::MAX),
+        architecture: architecture.to_owned(),
+        flags: info.flags.split_whitespace().map(str::to_owned).collect(),
+        socket_count: sockets(root, &listed).max(u32::from(count > 0)),
+    }
+}
+
+/// Machine name of the running kernel, such as `x86_64` or `aarch64`.
+pub fn architecture() -> String {
+    sysinfo::System::cpu_arch()
+}
+
+/// What the first processor of `/proc/cpuinfo` says of itself.
+#[derive(Debug, Default)]
+struct Info<'a> {
+    model_name: &'a str,
+    mhz: &'a str,
+    flags: &'a str,
+    implementer: &'a str,
+    part: &'a str,
+}
+
+fn key(line: &str) -> &str {
+    line.split_once(':').map_or(line, |(key, _)| key).trim()
+}
+
+fn first_processor(text: &str) -> Info<'_> {
+    let mut info = Info::default();
+    for line in text.lines() {
+        let Some((key, value)) = line.split_once(':') else { continue };
+        let value = value.trim();
+        let field = match key.trim() {
+            "model name" => &mut info.model_name,
+            "cpu MHz" => &mut info.mhz,
+            // `Features` is what ARM calls them.
+            "flags" | "Features" => &mut info.flags,
+            "CPU implementer" => &mut info.implementer,
+            "CPU part" => &mut info.part,
+            _ => continue,
+        };
+        if field.is_empty() {
+            *field = value;
+        }
+    }
+    info
+}
+
+/// ARM processors give numbers instead of a name; these are the server cores of Arm Ltd. and Ampere (Main ID
+/// Register: implementer, part number).
+const ARM_CORES: &[(&str, &str, &str)] = &[
+    ("0x41", "0xd03", "Cortex-A53"),
+    ("0x41", "0xd07", "Cortex-A57"),
+    ("0x41", "0xd08", "Cortex-A72"),
+    ("0x41", "0xd0b", "Cortex-A76"),
+    ("0x41", "0xd0c", "Neoverse-N1"),
+    ("0x41", "0xd40", "Neoverse-V1"),
+    ("0x41", "0xd49", "Neoverse-N2"),
+    ("0x41", "0xd4f", "Neoverse-V2"),
+    ("0xc0", "0xac3", "Ampere-1"),
+];
+
+fn model_name(info: &Info<'_>) -> String {
+    if !info.model_name.is_empty() {
+        return info.model_name.to_owned();
+    }
+    ARM_CORES
+        .iter()
+        .find(|(implementer, part, _)| *implementer == info.implementer && *part == info.part)
+        .map(|(_, _, name)| (*name).to_owned())
+        .unwrap_or_default()
+}
+
+/// MHz as text: the highest that any processor can do, else the current one, else empty.
+fn frequency(root: &Root, cpus: &[u32], info: &Info<'_>) -> String {
+    let highest_khz = cpus
+        .iter()
+        .filter_map(|cpu| {
+            let path = format!("sys/devices/system/cpu/cpu{cpu}/cpufreq/cpuinfo_max_freq");
+            attr::read_u64(&root.path(path)).ok()
+        })
+        .max();
+    match highest_khz {
+        Some(khz) => format!("{}.{:03}0", khz / 1000, khz % 1000),
+        None => info.mhz.to_owned(),
+    }
+}
+
+fn sockets(root: &Root, cpus: &[u32]) -> u32 {
+    let packages: BTreeSet<u64> = cpus
+        .iter()
+        .filter_map(|cpu| {
+            let path = format!("sys/devices/system/cpu/cpu{cpu}/topology/physical_package_id");
+            // Offline processors have no topology; firmware without one reports -1, which is no number here.
+            attr::read_u64(&root.path(path)).ok()
+        })
+        .collect();
+    u32::try_from(packages.len()).unwrap_or(u32::MAX)
+}
+
+/// Reads a CPU list such as `0-3,8,10-11`; what is malformed, or beyond any real machine, is left out.
+pub(crate) fn parse_list(text: &str) -> Vec<u32> {
+    const LIMIT: u32 = 65_536;
+    let mut cpus = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        if let (Ok(first), Ok(last)) = (first.trim().parse::<u32>(), last.trim().parse::<u32>())
+            && last < LIMIT
+        {
+            cpus.extend(first..=last);
+        }
+    }
+    cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferric_sys::testing::machine::MachineTree;
+    use proptest::prelude::*;
+
+    const X86: &str = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Gold 6130\ncpu MHz\t\t: 2095.078\nflags\t\t: fpu \
+        vme constant_tsc\n\nprocessor\t: 1\nmodel name\t: other\nflags\t\t: other\n";
+
+    #[test]
+    fn lists_are_ranges_and_numbers() {
+        for (text, want) in [
+            ("0-3", vec![0, 1, 2, 3]),
+            ("0,2-3\n", vec![0, 2, 3]),
+            ("", vec![]),
+            ("x,5", vec![5]),
+            ("0-4000000000", vec![]),
+        ] {
+            assert_eq!(parse_list(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn without_sysfs_cpuinfo_alone_counts() {
+        let tree = MachineTree::new().unwrap();
+        tree.file("proc/cpuinfo", X86).unwrap();
+        let cpu = cpu(&tree.root(), "x86_64");
+        assert_eq!((cpu.count, cpu.socket_count, cpu.frequency.as_str()), (2, 1, "2095.078"));
+        assert_eq!(cpu.flags, ["fpu", "vme", "constant_tsc"]);
+        assert_eq!(cpu.model_name, "Intel(R) Xeon(R) Gold 6130");
+    }
+
+    #[test]
+    fn topology_gives_sockets_and_the_highest_frequency() {
+        let tree = MachineTree::new().unwrap();
+        tree.file("proc/cpuinfo", X86).unwrap();
+        tree.file("sys/devices/system/cpu/present", "0-3").unwrap();
+        for (cpu, package, khz) in [(0, "0", "3700000"), (1, "1", "3700500"), (2, "0", "1000000")] {
+            let dir = format!("sys/devices/system/cpu/cpu{cpu}");
+            tree.file(&format!("{dir}/topology/physical_package_id"), package).unwrap();
+            tree.file(&format!("{dir}/cpufreq/cpuinfo_max_freq"), khz).unwrap();
+        }
+        let cpu = cpu(&tree.root(), "x86_64");
+        assert_eq!((cpu.count, cpu.socket_count, cpu.frequency.as_str()), (4, 2, "3700.5000"));
+    }
+
+    #[test]
+    fn arm_has_features_and_numbers_for_names() {
+        let tree = MachineTree::new().unwrap();
+        let text =
+            "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";
+        tree.file("proc/cpuinfo", text).unwrap();
+        let cpu = cpu(&tree.root(), "aarch64");
+        assert_eq!((cpu.model_name.as_str(), cpu.frequency.as_str()), ("Neoverse-N1", ""));
+        assert_eq!(cpu.flags, ["fp", "asimd"]);
+    }
+
+    #[test]
+    fn a_machine_without_cpuinfo_has_no_processors() {
+        let tree = MachineTree::new().unwrap();
+        assert_eq!(cpu(&tree.root(), "x86_64").count, 0);
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_is_bounded(text in "[0-9,\\- ]{0,40}") {
+            prop_assert!(parse_list(&text).len() <= 65_536 * 40);
+        }
+    }
+}
