@@ -4,3 +4,4 @@
 //! [`ferric_sys::block_dev::BlockDev`], downloads through [`image::source::Fetch`].
 
 pub mod image;
+pub mod table;

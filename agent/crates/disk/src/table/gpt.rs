@@ -1,0 +1,194 @@
+//! GUID partition tables.
+
+use ferric_sys::block_dev::BlockDev;
+use gptman::{GPT, GPTPartitionEntry};
+
+use super::{Guid, Partition, PartitionType, TableError};
+
+/// More entries than any tool writes; a hostile header could claim four billion.
+const MAX_ENTRIES: u32 = 1024;
+/// Largest entry: the standard allows 128 times a power of two.
+const MAX_ENTRY_BYTES: u32 = 4096;
+/// Alignment of partitions made here.
+const ALIGN_BYTES: u64 = 1 << 20;
+
+/// Reads the GPT: the primary one, or the backup at the end of the disk where the primary is damaged. `None` when
+/// there is neither.
+///
+/// # Errors
+/// [`TableError::InvalidGpt`], [`TableError::Device`].
+pub fn read(dev: &BlockDev) -> Result<Option<GPT>, TableError> {
+    let sector = u64::from(dev.logical_sector());
+    let primary = header_is_sane(dev, sector)?;
+    let last = dev.size_bytes().checked_sub(sector).map_or(0, |offset| offset / sector * sector);
+    let backup = if last > sector { header_is_sane(dev, last)? } else { Sanity::Absent };
+    match (primary, backup) {
+        (Sanity::Sane, _) | (Sanity::Absent, Sanity::Sane) => {}
+        (Sanity::Insane(_), Sanity::Sane) => {}
+        (Sanity::Absent, _) => return Ok(None),
+        (Sanity::Insane(reason), _) => return Err(TableError::InvalidGpt { path: dev.path().to_owned(), reason }),
+    }
+    let gpt = GPT::read_from(&mut dev.cursor(), sector)
+        .map_err(|source| TableError::Gpt { path: dev.path().to_owned(), source: Box::new(source) })?;
+    check_entries(dev, &gpt, sector)?;
+    Ok(Some(gpt))
+}
+
+enum Sanity {
+    Absent,
+    Sane,
+    Insane(String),
+}
+
+/// Looks at a header before the library does: its sizes decide how much that reads.
+fn header_is_sane(dev: &BlockDev, offset: u64) -> Result<Sanity, TableError> {
+    let mut header = [0_u8; 92];
+    if offset + u64::from(dev.logical_sector()) > dev.size_bytes() {
+        return Ok(Sanity::Absent);
+    }
+    dev.read_at(offset, &mut header).map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
+    if !header.starts_with(b"EFI PART") {
+        return Ok(Sanity::Absent);
+    }
+    let word = |at: usize| {
+        let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; 4]);
+        u32::from_le_bytes(bytes)
+    };
+    let (entries, entry_bytes) = (word(80), word(84));
+    if entries == 0 || entries > MAX_ENTRIES {
+        return Ok(Sanity::Insane(format!("it claims {entries} entries, expected 1 to {MAX_ENTRIES}")));
+    }
+    if !(128..=MAX_ENTRY_BYTES).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
+        return Ok(Sanity::Insane(format!("it claims entries of {entry_bytes} bytes, expected 128 to {MAX_ENTRY_BYTES}")));
+    }
+    Ok(Sanity::Sane)
+}
+
+fn check_entries(dev: &BlockDev, gpt: &GPT, sector: u64) -> Result<(), TableError> {
+    let sectors = dev.size_bytes() / sector;
+    let wrong = gpt.iter().find(|(_, entry)| {
+        entry.is_used() && (entry.starting_lba > entry.ending_lba || entry.ending_lba >= sectors)
+    });
+    match wrong {
+        None => Ok(()),
+        Some((number, entry)) => Err(TableError::InvalidGpt {
+            path: dev.path().to_owned(),
+            reason: format!(
+                "partition {number} covers sectors {} to {}, the disk has {sectors}",
+                entry.starting_lba, entry.ending_lba
+            ),
+        }),
+    }
+}
+
+/// Partitions in use.
+pub fn partitions(dev: &BlockDev, gpt: &GPT) -> Vec<Partition> {
+    let sector = u64::from(dev.logical_sector());
+    gpt.iter()
+        .filter(|(_, entry)| entry.is_used())
+        .map(|(number, entry)| Partition {
+            number,
+            start_bytes: entry.starting_lba * sector,
+            size_bytes: (entry.ending_lba - entry.starting_lba + 1) * sector,
+            kind: PartitionType::Gpt(Guid(entry.partition_type_guid)),
+            guid: Some(Guid(entry.unique_partition_guid)),
+            name: entry.partition_name.as_str().to_owned(),
+        })
+        .collect()
+}
+
+/// See [`super::fix_backup_gpt`].
+pub(super) fn fix_backup(dev: &BlockDev) -> Result<bool, TableError> {
+    let sector = u64::from(dev.logical_sector());
+    let Some(mut gpt) = read(dev)? else { return Ok(false) };
+    let last = dev.size_bytes() / sector - 1;
+    if gpt.header.is_primary() && gpt.header.backup_lba == last && backup_matches(dev, &gpt, last * sector) {
+        return Ok(false);
+    }
+    let old_backup = gpt.header.backup_lba;
+    if gpt.header.is_backup() {
+        // The primary header is damaged: make it anew from the backup.
+        gpt.header.primary_lba = 1;
+        gpt.header.backup_lba = last;
+        gpt.header.partition_entry_lba = 2;
+    }
+    write(dev, &mut gpt)?;
+    let covered = gpt.iter().any(|(_, entry)| entry.is_used() && entry.ending_lba >= old_backup);
+    if old_backup > 1 && old_backup < gpt.header.last_usable_lba && !covered {
+        // A second "EFI PART" in the middle of the disk only misleads recovery tools.
+        dev.zero_range(old_backup * sector, sector)
+            .map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
+    }
+    Ok(true)
+}
+
+fn backup_matches(dev: &BlockDev, gpt: &GPT, offset: u64) -> bool {
+    let mut header = [0_u8; 92];
+    dev.read_at(offset, &mut header).is_ok()
+        && header.starts_with(b"EFI PART")
+        && header.get(56..72) == Some(&gpt.header.disk_guid[..])
+        && header.get(88..92) == Some(&gpt.header.partition_entry_array_crc32.to_le_bytes()[..])
+}
+
+/// Fits the table to the disk and writes both copies.
+fn write(dev: &BlockDev, gpt: &mut GPT) -> Result<(), TableError> {
+    let failed =
+        |source: gptman::Error| TableError::Gpt { path: dev.path().to_owned(), source: Box::new(source) };
+    let sector = u64::from(dev.logical_sector());
+    let first_usable = gpt.header.first_usable_lba;
+    gpt.header.update_from(&mut dev.cursor(), sector).map_err(failed)?;
+    // Where the first partition may begin is the image's choice.
+    gpt.header.first_usable_lba = gpt.header.first_usable_lba.max(first_usable).min(gpt.header.last_usable_lba);
+    let end = gpt.iter().filter(|(_, entry)| entry.is_used()).map(|(_, entry)| entry.ending_lba).max();
+    if let Some(end) = end.filter(|end| *end > gpt.header.last_usable_lba) {
+        return Err(TableError::InvalidGpt {
+            path: dev.path().to_owned(),
+            reason: format!(
+                "its last partition ends at sector {end}, where the backup table must be (last usable sector {})",
+                gpt.header.last_usable_lba
+            ),
+        });
+    }
+    gpt.write_into(&mut dev.cursor()).map_err(failed)?;
+    dev.flush().map_err(|source| TableError::Device { path: dev.path().to_owned(), source })
+}
+
+/// Adds a partition of at least `size_bytes` at the end of the disk, aligned to 1 MiB, as Linux data, and returns it.
+/// The backup table must be at its place ([`super::fix_backup_gpt`]).
+///
+/// # Errors
+/// [`TableError::NoRoom`], [`TableError::Gpt`], [`TableError::Device`].
+pub fn add_last(dev: &BlockDev, size_bytes: u64) -> Result<Partition, TableError> {
+    let path = || dev.path().to_owned();
+    let no_room = || TableError::NoRoom { path: path(), wanted_bytes: size_bytes };
+    let sector = u64::from(dev.logical_sector());
+    let mut gpt = read(dev)?.ok_or_else(|| TableError::NoTable { path: path(), sector: dev.logical_sector() })?;
+    let end = gpt.header.last_usable_lba;
+    let align = ALIGN_BYTES / sector;
+    let start = (end + 1).checked_sub(size_bytes.div_ceil(sector)).map(|start| start / align * align);
+    let start = start.filter(|start| *start >= gpt.header.first_usable_lba).ok_or_else(no_room)?;
+    let overlaps = gpt.iter().any(|(_, entry)| entry.is_used() && entry.ending_lba >= start);
+    let number = gpt.iter().find(|(_, entry)| entry.is_unused()).map(|(number, _)| number);
+    let Some(number) = number.filter(|_| !overlaps) else { return Err(no_room()) };
+    let guid = Guid::random().map_err(|source| TableError::Gpt {
+        path: path(),
+        source: Box::new(gptman::Error::Io(source)),
+    })?;
+    gpt[number] = GPTPartitionEntry {
+        partition_type_guid: Guid::LINUX_DATA.0,
+        unique_partition_guid: guid.0,
+        starting_lba: start,
+        ending_lba: end,
+        attribute_bits: 0,
+        partition_name: "".into(),
+    };
+    write(dev, &mut gpt)?;
+    Ok(Partition {
+        number,
+        start_bytes: start * sector,
+        size_bytes: (end - start + 1) * sector,
+        kind: PartitionType::Gpt(Guid::LINUX_DATA),
+        guid: Some(guid),
+        name: String::new(),
+    })
+}

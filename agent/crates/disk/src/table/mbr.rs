@@ -1,0 +1,154 @@
+//! Master boot records: the partition table of BIOS machines (no standard; layout as every system has it since DOS).
+
+use ferric_sys::block_dev::BlockDev;
+
+use super::{Partition, PartitionType, TableError};
+
+/// Where the four entries begin.
+const ENTRIES: usize = 446;
+/// System id of the protective entry that a GPT disk has.
+const PROTECTIVE: u8 = 0xee;
+/// System id of FAT32 with LBA, what a config drive gets.
+const FAT32_LBA: u8 = 0x0c;
+/// More logical partitions than the kernel itself takes.
+const MAX_LOGICAL: u32 = 60;
+/// Alignment of partitions made here.
+const ALIGN_BYTES: u64 = 1 << 20;
+/// CHS that means "see the LBA fields".
+const LBA_ONLY: [u8; 3] = [0xfe, 0xff, 0xff];
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    kind: u8,
+    start: u32,
+    sectors: u32,
+}
+
+impl Entry {
+    fn read(bytes: &[u8]) -> Self {
+        let word = |at: usize| {
+            let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).unwrap_or([0; 4]);
+            u32::from_le_bytes(word)
+        };
+        Self { kind: bytes.get(4).copied().unwrap_or(0), start: word(8), sectors: word(12) }
+    }
+
+    const fn is_used(self) -> bool {
+        self.kind != 0 && self.sectors != 0
+    }
+
+    const fn is_extended(self) -> bool {
+        matches!(self.kind, 0x05 | 0x0f | 0x85)
+    }
+}
+
+fn read_sector(dev: &BlockDev, lba: u64) -> Result<Option<[Entry; 4]>, TableError> {
+    let mut sector = [0_u8; 512];
+    let offset = lba.saturating_mul(u64::from(dev.logical_sector()));
+    if offset.saturating_add(512) > dev.size_bytes() {
+        return Ok(None);
+    }
+    dev.read_at(offset, &mut sector).map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
+    if sector[510..] != [0x55, 0xaa] {
+        return Ok(None);
+    }
+    let mut entries = sector[ENTRIES..510].chunks_exact(16).map(Entry::read);
+    let mut next = || entries.next().unwrap_or(Entry { kind: 0, start: 0, sectors: 0 });
+    let entries = [next(), next(), next(), next()];
+    let flags = sector[ENTRIES..510].iter().step_by(16);
+    // A FAT boot sector ends in the same two bytes; its code makes no sense as boot flags.
+    Ok(flags.into_iter().all(|flag| matches!(flag, 0x00 | 0x80)).then_some(entries))
+}
+
+/// Partitions of an MBR, logical ones included; `None` when the disk has no MBR or only the protective one of a GPT.
+///
+/// # Errors
+/// [`TableError::Device`].
+pub fn read(dev: &BlockDev) -> Result<Option<Vec<Partition>>, TableError> {
+    let Some(entries) = read_sector(dev, 0)? else { return Ok(None) };
+    if entries.iter().any(|entry| entry.kind == PROTECTIVE) {
+        return Ok(None);
+    }
+    let mut found = Vec::new();
+    for (number, entry) in (1_u32..).zip(entries) {
+        if entry.is_used() {
+            found.push(partition(dev, number, u64::from(entry.start), entry));
+        }
+    }
+    if let Some(extended) = entries.into_iter().find(|entry| entry.is_extended() && entry.is_used()) {
+        read_logical(dev, extended, &mut found)?;
+    }
+    Ok(Some(found))
+}
+
+/// Follows the chain of extended boot records; each must lie behind the one before, so a loop ends it.
+fn read_logical(dev: &BlockDev, extended: Entry, found: &mut Vec<Partition>) -> Result<(), TableError> {
+    let base = u64::from(extended.start);
+    let (mut at, mut number) = (base, 5_u32);
+    while number < 5 + MAX_LOGICAL {
+        let Some([logical, link, _, _]) = read_sector(dev, at)? else { break };
+        if logical.is_used() {
+            found.push(partition(dev, number, at + u64::from(logical.start), logical));
+            number += 1;
+        }
+        let next = base + u64::from(link.start);
+        if !link.is_used() || next <= at {
+            break;
+        }
+        at = next;
+    }
+    Ok(())
+}
+
+fn partition(dev: &BlockDev, number: u32, start: u64, entry: Entry) -> Partition {
+    let sector = u64::from(dev.logical_sector());
+    Partition {
+        number,
+        start_bytes: start * sector,
+        size_bytes: u64::from(entry.sectors) * sector,
+        kind: PartitionType::Mbr(entry.kind),
+        guid: None,
+        name: String::new(),
+    }
+}
+
+/// Adds a primary partition of at least `size_bytes` at the end of the disk, or below 2 TiB on a larger one, since an
+/// MBR cannot describe more (pitfall C21), and returns it.
+///
+/// # Errors
+/// [`TableError::MbrFull`], [`TableError::NoRoom`], [`TableError::Device`].
+pub fn add_last(dev: &BlockDev, size_bytes: u64) -> Result<Partition, TableError> {
+    let path = || dev.path().to_owned();
+    let device = |source| TableError::Device { path: path(), source };
+    let no_room = || TableError::NoRoom { path: path(), wanted_bytes: size_bytes };
+    let entries =
+        read_sector(dev, 0)?.ok_or_else(|| TableError::NoTable { path: path(), sector: dev.logical_sector() })?;
+    let primaries = entries.iter().filter(|entry| entry.is_used()).count();
+    let Some(slot) = entries.iter().position(|entry| !entry.is_used()).filter(|_| primaries <= 3) else {
+        return Err(TableError::MbrFull { path: path(), primaries });
+    };
+    let sector = u64::from(dev.logical_sector());
+    let end = (dev.size_bytes() / sector).min(u64::from(u32::MAX));
+    let align = ALIGN_BYTES / sector;
+    let start = end.checked_sub(size_bytes.div_ceil(sector)).map(|start| start / align * align);
+    let last_used = entries
+        .iter()
+        .filter(|entry| entry.is_used())
+        .map(|entry| u64::from(entry.start) + u64::from(entry.sectors))
+        .max()
+        .unwrap_or(align);
+    let start = start.filter(|start| *start >= last_used.max(1)).ok_or_else(no_room)?;
+    let word = |value: u64| u32::try_from(value).map_err(|_beyond_mbr| no_room());
+    let entry = Entry { kind: FAT32_LBA, start: word(start)?, sectors: word(end - start)? };
+    let mut bytes = [0_u8; 16];
+    bytes[1..4].copy_from_slice(&LBA_ONLY);
+    bytes[4] = entry.kind;
+    bytes[5..8].copy_from_slice(&LBA_ONLY);
+    bytes[8..12].copy_from_slice(&entry.start.to_le_bytes());
+    bytes[12..].copy_from_slice(&entry.sectors.to_le_bytes());
+    let offset = u64::try_from(ENTRIES + 16 * slot).map_err(|_never| no_room())?;
+    dev.write_at(offset, &bytes).map_err(device)?;
+    dev.flush().map_err(device)?;
+    let number = u32::try_from(slot + 1).map_err(|_never| no_room())?;
+    Ok(partition(dev, number, start, entry))
+}

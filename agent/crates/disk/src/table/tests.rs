@@ -1,0 +1,184 @@
+use std::process::Command;
+
+use ferric_sys::block_dev::{Access, BlockDev};
+use ferric_sys::testing::disk::TestDisk;
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs a partitioning tool of the host on a disk in a file.
+#[expect(clippy::disallowed_methods, reason = "tests compare with the tools of the host")]
+fn tool(program: &str, args: &[&str], disk: &TestDisk) -> String {
+    let output = Command::new(program).args(args).arg(disk.path()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{program} {args:?}: {text} {}", String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+fn open(disk: &TestDisk) -> BlockDev {
+    BlockDev::open(disk.path(), Access::Exclusive).unwrap()
+}
+
+#[test]
+fn backup_gpt_moves_to_the_end_of_a_larger_disk() {
+    let disk = TestDisk::zeroed(64 * MIB).unwrap();
+    tool("sgdisk", &["-n", "1:2048:+16M", "-t", "1:ef00", "-c", "1:boot", "-n", "2:0:0"], &disk);
+    std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().set_len(200 * MIB).unwrap();
+    let before = tool("sgdisk", &["-v"], &disk);
+    assert!(before.contains("Identified 1 problem"), "{before}");
+    let dev = open(&disk);
+    assert!(fix_backup_gpt(&dev).unwrap());
+    let after = tool("sgdisk", &["-v"], &disk);
+    assert!(after.contains("No problems found"), "{after}");
+    assert!(!fix_backup_gpt(&dev).unwrap(), "a second time there is nothing to do");
+    let table = validate(&dev).unwrap();
+    assert_eq!(table.kind, TableKind::Gpt);
+    assert_eq!((table.partitions[0].start_bytes, table.partitions[0].size_bytes), (MIB, 16 * MIB));
+    assert_eq!(table.partitions[0].kind, PartitionType::Gpt(Guid::EFI_SYSTEM));
+    assert_eq!(table.partitions[0].name, "boot");
+}
+
+#[test]
+fn a_damaged_primary_gpt_is_made_anew_from_the_backup() {
+    let disk = TestDisk::zeroed(64 * MIB).unwrap();
+    tool("sgdisk", &["-n", "1:2048:+16M"], &disk);
+    let dev = open(&disk);
+    dev.write_at(512, &[0xff; 512]).unwrap();
+    assert!(fix_backup_gpt(&dev).unwrap());
+    let after = tool("sgdisk", &["-v"], &disk);
+    assert!(after.contains("No problems found"), "{after}");
+}
+
+#[test]
+fn config_drive_partition_goes_to_the_end_of_a_gpt() {
+    let disk = TestDisk::zeroed(1024 * MIB).unwrap();
+    tool("sgdisk", &["-n", "1:2048:+16M"], &disk);
+    let dev = open(&disk);
+    let made = gpt::add_last(&dev, 64_000_000).unwrap();
+    // The reference agent's tool makes sectors 1964032 to 2097118 on such a disk for a partition of 64 MiB.
+    assert_eq!(made.number, 2);
+    assert_eq!(made.start_bytes % MIB, 0);
+    assert_eq!((made.start_bytes + made.size_bytes) / 512 - 1, 2_097_118);
+    assert!(made.size_bytes >= 64_000_000);
+    let text = tool("sgdisk", &["-v"], &disk);
+    assert!(text.contains("No problems found"), "{text}");
+    assert_eq!(validate(&dev).unwrap().partitions[1], made);
+}
+
+#[test]
+fn a_full_disk_has_no_room_and_stays_as_it_was() {
+    let disk = TestDisk::zeroed(128 * MIB).unwrap();
+    tool("sgdisk", &["-n", "1:2048:0"], &disk);
+    let dev = open(&disk);
+    let before = validate(&dev).unwrap();
+    assert!(matches!(gpt::add_last(&dev, 64 * MIB), Err(TableError::NoRoom { .. })));
+    assert_eq!(validate(&dev).unwrap(), before);
+}
+
+#[test]
+fn mbr_takes_a_fourth_partition_but_not_a_fifth() {
+    let disk = TestDisk::zeroed(512 * MIB).unwrap();
+    let script = "label: dos\nlabel-id: 0x7c82b1a4\nsize=16M, type=83, bootable\nsize=16M, type=83\nsize=16M, type=83\n";
+    let path = disk.path().with_extension("sfdisk");
+    std::fs::write(&path, script).unwrap();
+    #[expect(clippy::disallowed_methods, reason = "tests compare with the tools of the host")]
+    let made = Command::new("sfdisk").arg(disk.path()).stdin(std::fs::File::open(&path).unwrap()).output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let dev = open(&disk);
+    assert_eq!(disk_id(&dev).unwrap(), "0x7c82b1a4");
+    assert!(!fix_backup_gpt(&dev).unwrap());
+    let made = mbr::add_last(&dev, 64 * MIB).unwrap();
+    assert_eq!((made.number, made.kind), (4, PartitionType::Mbr(0x0c)));
+    assert_eq!(made.start_bytes, 448 * MIB);
+    assert!(tool("sfdisk", &["--verify"], &disk).contains("No errors"));
+    assert!(matches!(mbr::add_last(&dev, MIB), Err(TableError::MbrFull { primaries: 4, .. })));
+}
+
+#[test]
+fn a_partition_of_a_huge_mbr_disk_stays_below_two_tib() {
+    let disk = TestDisk::zeroed(3 << 40).unwrap();
+    let dev = open(&disk);
+    let mut sector = [0_u8; 512];
+    sector[446..462].copy_from_slice(&[0x80, 0, 2, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 1, 0]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    dev.write_at(0, &sector).unwrap();
+    let made = mbr::add_last(&dev, 64 * MIB).unwrap();
+    assert!(made.start_bytes + made.size_bytes <= 2 << 40);
+    assert!(made.size_bytes >= 64 * MIB);
+}
+
+#[test]
+fn disks_without_a_table_are_named_with_their_sector_size() {
+    let disk = TestDisk::used(4 * MIB).unwrap();
+    let error = validate(&open(&disk)).unwrap_err();
+    assert!(matches!(&error, TableError::NoTable { sector: 512, .. }), "{error}");
+    assert!(error.to_string().starts_with("Unable to find a valid partition table on the disk after writing the image."));
+    let empty = TestDisk::zeroed(64 * MIB).unwrap();
+    tool("sgdisk", &["-o"], &empty);
+    assert!(matches!(validate(&open(&empty)), Err(TableError::NoPartitions { .. })));
+}
+
+#[test]
+fn hostile_headers_are_refused_before_they_cost_anything() {
+    for (at, value) in [(80_usize, u32::MAX), (80, 0), (84, u32::MAX), (84, 64), (84, 200)] {
+        let disk = TestDisk::zeroed(8 * MIB).unwrap();
+        let dev = open(&disk);
+        let mut header = [0_u8; 512];
+        header[..8].copy_from_slice(b"EFI PART");
+        header[80..84].copy_from_slice(&128_u32.to_le_bytes());
+        header[84..88].copy_from_slice(&128_u32.to_le_bytes());
+        header[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        dev.write_at(512, &header).unwrap();
+        assert!(matches!(read(&dev), Err(TableError::InvalidGpt { .. })), "{at} = {value}");
+    }
+}
+
+#[test]
+fn a_loop_of_extended_records_ends() {
+    let disk = TestDisk::zeroed(8 * MIB).unwrap();
+    let dev = open(&disk);
+    let mut sector = [0_u8; 512];
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    sector[446 + 4] = 0x05;
+    sector[446 + 8] = 8;
+    sector[446 + 12] = 255;
+    dev.write_at(0, &sector).unwrap();
+    sector[446 + 4] = 0x83;
+    sector[462 + 4] = 0x05;
+    sector[462 + 8] = 0;
+    sector[462 + 12] = 255;
+    dev.write_at(8 * 512, &sector).unwrap();
+    assert_eq!(read(&dev).unwrap().unwrap().partitions.len(), 2);
+}
+
+#[test]
+fn partition_nodes_have_a_p_after_a_digit() {
+    for (disk, want) in [("/dev/sda", "/dev/sda3"), ("/dev/nvme0n1", "/dev/nvme0n1p3"), ("/dev/mmcblk0", "/dev/mmcblk0p3")] {
+        assert_eq!(partition_path(std::path::Path::new(disk), 3), std::path::Path::new(want));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn random_tables_never_panic(bytes in proptest::collection::vec(any::<u8>(), 2048), gpt in any::<bool>(), mbr in any::<bool>()) {
+        let disk = TestDisk::zeroed(2 * MIB).unwrap();
+        let dev = open(&disk);
+        let mut bytes = bytes;
+        if gpt {
+            bytes[512..520].copy_from_slice(b"EFI PART");
+        }
+        if mbr {
+            bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
+            for at in [446, 462, 478, 494] {
+                bytes[at] = 0;
+            }
+        }
+        dev.write_at(0, &bytes).unwrap();
+        let _outcome = read(&dev).is_ok();
+        let _outcome = fix_backup_gpt(&dev).is_ok();
+    }
+}
