@@ -3,5 +3,7 @@
 //! Everything here blocks; the agent calls it from a blocking thread. Devices are reached through
 //! [`ferric_sys::block_dev::BlockDev`], downloads through [`image::source::Fetch`].
 
+pub mod boot;
 pub mod image;
 pub mod table;
+pub mod wipe;
