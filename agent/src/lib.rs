@@ -1,3 +1,5 @@
 //! Work in progress.
 
 pub mod config;
+pub mod http;
+pub mod tls;

@@ -1,0 +1,227 @@
+//! One file on a server: the requests for it, and the [`ImageSource`] over them.
+
+use std::cell::OnceCell;
+use std::io::Read;
+use std::sync::Arc;
+
+use ferric_disk::image::source::{FetchRequest, ImageSource, SourceError, redacted};
+use ferric_types::Secret;
+use http::StatusCode;
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, IF_RANGE, RANGE};
+use tokio::runtime::Handle;
+
+use super::DownloadOptions;
+use super::answer::{ContentRange, RangeSupport, Version, range_support, text};
+use super::body::{self, Transfer};
+use super::retry::{Attempts, Deadline, DownloadError, Failure};
+use crate::http::{Client, HttpError, Proxies, Request, Response, Url};
+
+/// A file and how to ask for it.
+#[derive(Debug, Clone)]
+pub(super) struct Target {
+    client: Client,
+    options: Arc<DownloadOptions>,
+    url: Url,
+    shown: String,
+    authorization: Option<Secret<String>>,
+    proxies: Proxies,
+}
+
+impl Target {
+    pub(super) fn new(
+        client: Client,
+        options: Arc<DownloadOptions>,
+        request: &FetchRequest,
+    ) -> Result<Self, SourceError> {
+        let shown = redacted(&request.url);
+        let unusable = |error: crate::http::UrlError| SourceError::Fatal {
+            url: shown.clone(),
+            source: Box::new(HttpError::from(error)),
+        };
+        let url: Url = request.url.parse().map_err(unusable)?;
+        let proxies = Proxies::from_map(&request.proxies, request.no_proxy.as_deref()).map_err(unusable)?;
+        Ok(Self { client, options, url, shown, authorization: request.authorization.clone(), proxies })
+    }
+
+    pub(super) fn options(&self) -> &DownloadOptions {
+        &self.options
+    }
+
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
+    }
+
+    pub(super) fn fatal(&self, cause: DownloadError) -> SourceError {
+        SourceError::Fatal { url: self.shown.clone(), source: Box::new(cause) }
+    }
+
+    pub(super) fn failed(&self, tries: u32, cause: DownloadError) -> SourceError {
+        SourceError::Failed { url: self.shown.clone(), tries, source: Box::new(cause) }
+    }
+
+    pub(super) fn changed(&self) -> SourceError {
+        SourceError::Changed { url: self.shown.clone() }
+    }
+
+    /// Asks for the file, or for the part of it that `range` names, of the version `known`.
+    pub(super) async fn ask(&self, range: Option<&str>, known: Option<&Version>) -> Result<Response, Failure> {
+        let build = || -> Result<Request, HttpError> {
+            let mut request = Request::get(self.url.clone()).header(ACCEPT_ENCODING, "identity")?;
+            if let Some(authorization) = &self.authorization {
+                request = request.header(AUTHORIZATION, authorization.expose())?;
+            }
+            if let Some(range) = range {
+                request = request.header(RANGE, range)?;
+                if let Some(validator) = known.and_then(Version::if_range) {
+                    request = request.header(IF_RANGE, validator)?;
+                }
+            }
+            Ok(request.proxies(self.proxies.clone()))
+        };
+        let request = build().map_err(|error| Failure::of_exchange(self, error))?;
+        self.client.send(request).await.map_err(|error| Failure::of_exchange(self, error))
+    }
+
+    /// Asks for the whole file; the answer has status 200.
+    pub(super) async fn ask_whole(&self) -> Result<Response, Failure> {
+        let response = self.ask(None, None).await?;
+        if response.status != StatusCode::OK {
+            return Err(Failure::of_status(self, response, StatusCode::OK).await);
+        }
+        Ok(response)
+    }
+
+    /// One try at a small file.
+    pub(super) async fn get_small(&self, limit: u64) -> Result<Vec<u8>, Failure> {
+        match self.ask_whole().await?.bytes(limit).await {
+            Ok(bytes) => Ok(bytes.to_vec()),
+            Err(HttpError::TooLarge { .. }) => {
+                Err(Failure::Final(SourceError::TooLarge { url: self.shown.clone(), limit }))
+            }
+            Err(error) => Err(Failure::of_exchange(self, error)),
+        }
+    }
+
+    /// One try at the bytes from `first` to `last`.
+    async fn get_range(&self, first: u64, last: u64, known: &Version) -> Result<bytes::Bytes, Failure> {
+        let response = self.ask(Some(&format!("bytes={first}-{last}")), Some(known)).await?;
+        let version = |size| Version::read(&response.headers, size);
+        match response.status {
+            StatusCode::PARTIAL_CONTENT => {
+                let answered = ContentRange::read(&response.headers);
+                let Some(range) = answered.filter(|range| range.first == first) else {
+                    return Err(Failure::Final(self.wrong_range(first, &response)));
+                };
+                if known.differs(&version(range.size_bytes)) {
+                    return Err(Failure::Final(self.changed()));
+                }
+                if range.last < last && range.size_bytes.is_some_and(|size| size <= last) {
+                    return Err(Failure::Final(self.fatal(DownloadError::BehindEnd { first, last })));
+                }
+                let length = last - first + 1;
+                let bytes = response.bytes(length).await.map_err(|error| Failure::of_exchange(self, error))?;
+                let got = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                if got == length {
+                    Ok(bytes)
+                } else {
+                    Err(Failure::temporary(DownloadError::Short { at: got, size_bytes: length }))
+                }
+            }
+            StatusCode::OK if known.differs(&version(response.content_length())) => {
+                Err(Failure::Final(self.changed()))
+            }
+            StatusCode::OK => Err(Failure::Final(self.failed(1, DownloadError::NoRanges))),
+            StatusCode::RANGE_NOT_SATISFIABLE => {
+                Err(Failure::Final(self.fatal(DownloadError::BehindEnd { first, last })))
+            }
+            _ => Err(Failure::of_status(self, response, StatusCode::PARTIAL_CONTENT).await),
+        }
+    }
+
+    pub(super) fn wrong_range(&self, first: u64, response: &Response) -> SourceError {
+        let answered = text(&response.headers, http::header::CONTENT_RANGE).unwrap_or_default();
+        self.fatal(DownloadError::WrongRange { first, answered })
+    }
+}
+
+/// A file that has been opened: the server has answered with its header.
+#[derive(Debug)]
+pub(super) struct HttpSource {
+    target: Target,
+    runtime: Handle,
+    version: Version,
+    announced: RangeSupport,
+    ranges: OnceCell<bool>,
+    /// The answer to the opening request, used by the first stream from byte 0.
+    pending: Option<Response>,
+    deadline: Deadline,
+}
+
+impl HttpSource {
+    pub(super) async fn open(target: Target, runtime: Handle) -> Result<Self, SourceError> {
+        let deadline = Deadline::new(&target);
+        let mut attempts = Attempts::new(&target);
+        let response = loop {
+            match deadline.within(&target, target.ask_whole()).await? {
+                Ok(response) => break response,
+                Err(failure) => attempts.next(&target, failure, &deadline).await?,
+            }
+        };
+        let version = Version::read(&response.headers, response.content_length());
+        if let Some(coding) = text(&response.headers, CONTENT_ENCODING).filter(|coding| coding != "identity") {
+            tracing::warn!("{} is sent with Content-Encoding {coding}: its bytes are taken as they are", target.shown);
+        }
+        tracing::debug!("{}: {version:?}", target.shown);
+        let announced = range_support(&response.headers);
+        Ok(Self { target, runtime, version, announced, ranges: OnceCell::new(), pending: Some(response), deadline })
+    }
+
+    /// Tries a range of one byte: what a server says about ranges is not always true, in either direction.
+    fn probe_ranges(&self) -> bool {
+        if self.announced == RangeSupport::No || self.version.size_bytes == Some(0) {
+            return false;
+        }
+        let probe = self.deadline.within(&self.target, self.target.get_range(0, 0, &self.version));
+        match self.runtime.block_on(probe) {
+            Ok(Ok(_byte)) => true,
+            Ok(Err(failure)) => {
+                tracing::debug!("{}: no ranges: {failure:?}", self.target.shown);
+                false
+            }
+            Err(_no_time_left) => false,
+        }
+    }
+}
+
+impl ImageSource for HttpSource {
+    fn size_bytes(&self) -> Option<u64> {
+        self.version.size_bytes
+    }
+
+    fn has_ranges(&self) -> bool {
+        *self.ranges.get_or_init(|| self.probe_ranges())
+    }
+
+    fn stream(&mut self, offset: u64) -> Result<Box<dyn Read + Send + '_>, SourceError> {
+        let pending = self.pending.take().filter(|_| offset == 0);
+        let transfer = Transfer::new(self.target.clone(), self.version.clone(), self.deadline, offset);
+        Ok(Box::new(body::spawn(&self.runtime, transfer, pending)))
+    }
+
+    fn read_exact_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        let Some(length) = u64::try_from(buf.len()).ok().filter(|length| *length > 0) else { return Ok(()) };
+        let last = offset.saturating_add(length - 1);
+        let Self { target, version, deadline, .. } = self;
+        let bytes = self.runtime.block_on(async {
+            let mut attempts = Attempts::new(target);
+            loop {
+                match deadline.within(target, target.get_range(offset, last, version)).await? {
+                    Ok(bytes) => return Ok(bytes),
+                    Err(failure) => attempts.next(target, failure, deadline).await?,
+                }
+            }
+        })?;
+        buf.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
