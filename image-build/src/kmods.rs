@@ -22,6 +22,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::modinfo::ModInfo;
 use crate::profile::ModuleChoice;
+use crate::strip::strip_module;
 
 /// One packed module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl ModuleTree {
                 continue;
             }
             let module = self
-                .load(&name, choice.requires.get(&name))
+                .load(&name, choice)
                 .with_context(|| format!("module {name:?}, needed by {wanted_by}, in kernel {}", self.release))?;
             queue.extend(module.needs.iter().map(|need| (need.clone(), format!("module {name}"))));
             selection.modules.insert(name, module);
@@ -123,15 +124,18 @@ impl ModuleTree {
     }
 
     /// Reads one module and finds what it needs.
-    fn load(&self, name: &str, required: Option<&Vec<String>>) -> Result<Module> {
+    fn load(&self, name: &str, choice: &ModuleChoice) -> Result<Module> {
         let path = self.modules.get(name).context("it is neither a module nor built in")?;
         let bytes = read_module(&self.directory.join(path))?;
         let info = ModInfo::from_elf(&bytes).with_context(|| format!("reading {path}"))?;
         let mut needs: Vec<String> = info.depends.iter().map(|name| name.replace('-', "_")).collect();
+        let required = choice.requires.get(name);
         needs.extend(required.into_iter().flatten().map(|name| name.replace('-', "_")));
         for soft in &info.soft_pre {
             needs.extend(self.resolve_soft(soft)?);
         }
+        let bytes =
+            if choice.strip { strip_module(&bytes).with_context(|| format!("stripping {path}"))? } else { bytes };
         let mut seen = BTreeSet::new();
         needs.retain(|need| need != name && seen.insert(need.clone()));
         let path = path.split_once(".ko").map_or(path.as_str(), |(stem, _)| stem);

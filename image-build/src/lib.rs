@@ -7,6 +7,7 @@
 //! | [`kernel`] | fetches and unpacks the kernel package |
 //! | [`kmods`] | chooses kernel modules and closes them over their dependencies |
 //! | [`modinfo`] | reads what a module says about itself |
+//! | [`strip`] | makes modules smaller |
 //! | [`cpio`] | lays out the archive: order, owners, times and inode numbers fixed |
 //! | [`manifest`], [`sums`] | say what is in the image |
 //!
@@ -19,6 +20,7 @@ pub mod kmods;
 pub mod manifest;
 pub mod modinfo;
 pub mod profile;
+pub mod strip;
 pub mod sums;
 
 use std::fs;

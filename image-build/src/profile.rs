@@ -44,6 +44,9 @@ pub struct ModuleChoice {
     /// Names or globs that `include` shall not bring in.
     #[serde(default)]
     pub exclude: Vec<String>,
+    /// Whether to take out what the ramdisk does not use of a module, and with it the signature ([`crate::strip`]).
+    #[serde(default)]
+    pub strip: bool,
     /// Modules that a module needs at run time but does not name as a dependency, by the name of the module that
     /// needs them. A kernel would ask user space for them while it already waits for the first one.
     #[serde(default)]
