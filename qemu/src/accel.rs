@@ -1,8 +1,8 @@
 //! Which QEMU accelerator works here, found out once.
 //!
 //! `/dev/kvm` can exist, open, and even create a VM whose guest then never runs an instruction. So the answer comes from
-//! booting: a one-sector disk whose boot sector ends QEMU through the `isa-debug-exit` device. Software emulation does
-//! that in a tenth of a second; a KVM that has not done it after five seconds is of no use. The answer is kept in
+//! booting: a small disk whose boot sector enters 64-bit mode and ends QEMU through the `isa-debug-exit` device. Software
+//! emulation does that in a fraction of a second; a KVM that has not done it after five seconds is of no use. The answer is kept in
 //! `build/accel-probe.json` until the machine is booted anew, so a test run of many processes probes once.
 
 use std::io::Write as _;
@@ -22,8 +22,37 @@ const TCG_FACTOR: u32 = 6;
 const PROBE_LIMIT: Duration = Duration::from_secs(5);
 /// QEMU's exit status when the guest writes 0x10 to `isa-debug-exit`: `(value << 1) | 1`.
 const PROBE_STATUS: i32 = 0x21;
-/// mov al,0x10; mov dx,0xf4; out dx,al; hlt; jmp $-1
-const PROBE_CODE: [u8; 9] = [0xb0, 0x10, 0xba, 0xf4, 0x00, 0xee, 0xf4, 0xeb, 0xfd];
+/// The probe guest, a boot sector loaded at 0x7c00: builds page tables for the first 2 MiB, enters 64-bit mode, counts down
+/// from ten million, runs `cpuid` (which leaves the guest) 200 times, and writes 0x10 to port 0xf4. Real mode alone proves
+/// nothing: there are hosts whose KVM runs the BIOS and hangs in the first paged code.
+///
+/// ```text
+/// .code16              cli; xor %ax,%ax; mov %ax,%ds; mov %ax,%es; mov %ax,%ss; cld
+///                      mov $0x1000,%di; mov $0x1800,%cx; rep stosw
+///                      movw $0x2003,0x1000; movw $0x3003,0x2000; movw $0x0083,0x3000
+///                      mov %cr4,%eax; or $0x20,%al; mov %eax,%cr4; mov $0x1000,%eax; mov %eax,%cr3
+///                      mov $0xc0000080,%ecx; rdmsr; or $0x100,%eax; wrmsr; lgdt gdtr
+///                      mov %cr0,%eax; or $0x80000001,%eax; mov %eax,%cr0; ljmp $8,$long
+/// .code64        long: mov $10000000,%ecx
+///                   1: dec %ecx; jnz 1b; mov $200,%esi
+///                   2: xor %eax,%eax; cpuid; dec %esi; jnz 2b
+///                      mov $0x10,%al; mov $0xf4,%dx; out %al,%dx
+///                   3: hlt; jmp 3b
+/// .balign 8       gdt: .quad 0, 0x00af9a000000ffff
+///                gdtr: .word 15; .long gdt
+/// ```
+#[rustfmt::skip]
+const PROBE_CODE: [u8; 150] = [
+    0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0x8e, 0xc0, 0x8e, 0xd0, 0xfc, 0xbf, 0x00, 0x10, 0xb9, 0x00, 0x18, 0xf3, 0xab,
+    0xc7, 0x06, 0x00, 0x10, 0x03, 0x20, 0xc7, 0x06, 0x00, 0x20, 0x03, 0x30, 0xc7, 0x06, 0x00, 0x30, 0x83, 0x00,
+    0x0f, 0x20, 0xe0, 0x0c, 0x20, 0x0f, 0x22, 0xe0, 0x66, 0xb8, 0x00, 0x10, 0x00, 0x00, 0x0f, 0x22, 0xd8, 0x66,
+    0xb9, 0x80, 0x00, 0x00, 0xc0, 0x0f, 0x32, 0x66, 0x0d, 0x00, 0x01, 0x00, 0x00, 0x0f, 0x30, 0x0f, 0x01, 0x16,
+    0x90, 0x7c, 0x0f, 0x20, 0xc0, 0x66, 0x0d, 0x01, 0x00, 0x00, 0x80, 0x0f, 0x22, 0xc0, 0xea, 0x5b, 0x7c, 0x08,
+    0x00, 0xb9, 0x80, 0x96, 0x98, 0x00, 0xff, 0xc9, 0x75, 0xfc, 0xbe, 0xc8, 0x00, 0x00, 0x00, 0x31, 0xc0, 0x0f,
+    0xa2, 0xff, 0xce, 0x75, 0xf8, 0xb0, 0x10, 0x66, 0xba, 0xf4, 0x00, 0xee, 0xf4, 0xeb, 0xfd, 0x0f, 0x1f, 0x44,
+    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xff, 0xff, 0x00, 0x00, 0x00, 0x9a, 0xaf, 0x00,
+    0x0f, 0x00, 0x80, 0x7c, 0x00, 0x00,
+];
 
 /// An accelerator as QEMU's `-accel` names it, e.g. `kvm` or `tcg,thread=multi`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +92,11 @@ impl Accel {
         self.option.split(',').next() == Some("kvm")
     }
 
+    /// The CPU model that goes with it; `None` for QEMU's own default.
+    pub fn cpu_model(&self) -> Option<&'static str> {
+        self.is_kvm().then_some("host")
+    }
+
     /// A time limit that is right under KVM, lengthened for a slower accelerator.
     pub fn scale(&self, limit: Duration) -> Duration {
         if self.is_kvm() { limit } else { limit * TCG_FACTOR }
@@ -92,7 +126,7 @@ fn detect_uncached() -> Accel {
     if let Some(known) = cache.as_deref().and_then(|path| read_cache(path, &boot_id, &qemu)) {
         return known;
     }
-    let accel = if matches!(probe("kvm"), Ok(true)) { Accel::kvm() } else { Accel::tcg() };
+    let accel = if matches!(probe(&Accel::kvm()), Ok(true)) { Accel::kvm() } else { Accel::tcg() };
     if let Some(path) = cache {
         let answer = Cached { boot_id, qemu, accel: accel.option.clone() };
         // A probe that cannot be remembered is repeated, nothing worse.
@@ -119,7 +153,7 @@ fn write_cache(path: &Path, answer: &Cached) -> Result<()> {
 ///
 /// # Errors
 /// When QEMU cannot be started at all.
-pub fn probe(accel: &str) -> Result<bool> {
+pub fn probe(accel: &Accel) -> Result<bool> {
     let mut disk = tempfile::NamedTempFile::new().context("creating the probe disk")?;
     let mut sector = PROBE_CODE.to_vec();
     sector.resize(510, 0);
@@ -128,7 +162,19 @@ pub fn probe(accel: &str) -> Result<bool> {
     // SeaBIOS does not boot from a disk of one sector.
     disk.as_file().set_len(1 << 20)?;
     let mut child = Command::new(artifacts::qemu()?)
-        .args(["-machine", "q35", "-accel", accel, "-m", "32", "-display", "none", "-nodefaults", "-no-reboot"])
+        .args([
+            "-machine",
+            "q35",
+            "-accel",
+            accel.option(),
+            "-m",
+            "32",
+            "-display",
+            "none",
+            "-nodefaults",
+            "-no-reboot",
+        ])
+        .args(accel.cpu_model().into_iter().flat_map(|model| ["-cpu", model]))
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"])
         .args(["-drive", &format!("if=none,id=d,format=raw,readonly=on,file={}", disk.path().display())])
         .args(["-device", "virtio-blk-pci,drive=d,bootindex=0"])
@@ -177,8 +223,8 @@ mod tests {
     #[test]
     fn probe_guest_runs_under_software_emulation() {
         if artifacts::qemu().is_ok() {
-            assert!(probe("tcg").unwrap());
-            assert!(!probe("no-such-accelerator").unwrap());
+            assert!(probe(&Accel::tcg()).unwrap());
+            assert!(!probe(&Accel::named("no-such-accelerator")).unwrap());
         }
     }
 }

@@ -176,7 +176,7 @@ impl Machine {
             machine.push_str(",graphics=off");
         }
         let mut args = strings(["-name", &self.name, "-machine", &machine, "-accel", accel.option()]);
-        let cpu = self.cpu_model.clone().or_else(|| accel.is_kvm().then(|| "host".to_owned()));
+        let cpu = self.cpu_model.clone().or_else(|| accel.cpu_model().map(str::to_owned));
         args.extend(cpu.into_iter().flat_map(|model| ["-cpu".to_owned(), model]));
         args.extend(strings(["-m", &self.memory_mib.to_string(), "-smp", &self.cpus.to_string()]));
         args.extend(strings(["-display", "none", "-nodefaults", "-no-user-config"]));
