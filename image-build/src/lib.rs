@@ -61,6 +61,8 @@ pub struct Options {
     pub out: PathBuf,
     /// Where the kernel comes from.
     pub kernel: kernel::Source,
+    /// Where the compressed archive is kept, so that an unchanged one is not compressed again.
+    pub cache: Option<PathBuf>,
 }
 
 /// What [`build`] made.
@@ -96,7 +98,7 @@ pub fn build(options: &Options) -> Result<Report> {
     let mut archive = Archive::default();
     lay_out(&mut archive, &agent, &kernel, &selection, &skeleton)?;
     let unpacked = archive.to_bytes()?;
-    let initramfs = zstd::bulk::compress(&unpacked, ZSTD_LEVEL).context("compressing the initramfs")?;
+    let initramfs = compress(&unpacked, &profile.name, options.cache.as_deref())?;
     let vmlinuz =
         fs::read(&kernel.vmlinuz).with_context(|| format!("reading the kernel {}", kernel.vmlinuz.display()))?;
 
@@ -120,6 +122,28 @@ pub fn build(options: &Options) -> Result<Report> {
     let unchanged = sums::write_directory(&options.out, &written)?;
     check_budget(&report)?;
     Ok(Report { unchanged, ..report })
+}
+
+/// Compresses the archive, or takes what an earlier run made of the very same bytes.
+fn compress(unpacked: &[u8], profile: &str, cache: Option<&Path>) -> Result<Vec<u8>> {
+    let pack = || zstd::bulk::compress(unpacked, ZSTD_LEVEL).context("compressing the initramfs");
+    let Some(cache) = cache else { return pack() };
+    let directory = cache.join("initramfs").join(profile);
+    let key = format!("{}-{}-{ZSTD_LEVEL}", sums::sha256_hex(unpacked), zstd::zstd_safe::version_number());
+    let path = directory.join(key);
+    // Checked, because a full disk or a kill may have cut it short.
+    if let Ok(packed) = fs::read(&path)
+        && zstd::bulk::decompress(&packed, unpacked.len()).is_ok_and(|content| content == unpacked)
+    {
+        return Ok(packed);
+    }
+    let packed = pack()?;
+    if directory.exists() {
+        fs::remove_dir_all(&directory).with_context(|| format!("removing {}", directory.display()))?;
+    }
+    fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
+    fs::write(&path, &packed).with_context(|| format!("writing {}", path.display()))?;
+    Ok(packed)
 }
 
 /// Fails when kernel and initramfs together are over the profile's limit.

@@ -34,12 +34,13 @@ struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    let cache = Some(arguments.cache.clone());
     let kernel = match (arguments.kernel_tree, arguments.kernel_deb) {
         (Some(tree), _) => Source::Tree(tree),
         (None, Some(deb)) => Source::Deb { deb, cache: arguments.cache },
         (None, None) => Source::Package { cache: arguments.cache },
     };
-    let options = Options { profile: arguments.profile, agent: arguments.agent, out: arguments.out, kernel };
+    let options = Options { profile: arguments.profile, agent: arguments.agent, out: arguments.out, kernel, cache };
     let report = build(&options)?;
     write_report(&report, &options).context("printing the report")
 }
