@@ -19,7 +19,8 @@ if ! have_musl; then
     # compiler of the same version. RUSTC_BOOTSTRAP allows the unstable -Z option on that stable compiler.
     export PATH=/usr/bin:$PATH RUSTC_BOOTSTRAP=1 RUSTFLAGS="-C link-self-contained=no"
     unset RUSTUP_TOOLCHAIN RUSTC CARGO
-    arguments+=(-Z "build-std=std,panic_unwind")
+    # No "backtrace" feature: without symbols there is nothing to print, and the printer takes 200 kB.
+    arguments+=(-Z "build-std=std,panic_unwind" -Z "build-std-features=panic-unwind")
 fi
 
 # cargo tells where the program is; what a person should read goes to stderr as usual.

@@ -28,7 +28,7 @@ as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 install_packages() {
     local missing
     missing=$(missing_packages)
-    if [ -z "$missing" ] && apt-cache show --no-all-versions linux-image-amd64 >/dev/null 2>&1; then return; fi
+    if [ -z "$missing" ] && compgen -G '/var/lib/apt/lists/*Packages*' >/dev/null; then return; fi
     mkdir -p build
     say "apt-get update"
     as_root apt-get -qq update >build/setup.log 2>&1 || { cat build/setup.log >&2; die "apt-get update failed"; }
