@@ -1,5 +1,8 @@
 //! Work in progress.
 
 pub mod config;
+pub mod handover;
 pub mod http;
+pub mod init;
+pub mod logs;
 pub mod tls;

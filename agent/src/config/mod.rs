@@ -15,6 +15,7 @@ mod options;
 mod value;
 
 use ferric_sys::{Root, attr};
+use ferric_types::error::chain;
 
 pub use document::document;
 pub use options::{Config, OPTIONS, OptionSpec, Support};
@@ -140,17 +141,6 @@ fn environment() -> Vec<(String, String)> {
     let variables =
         ENVIRONMENT.iter().filter_map(|(name, option)| Some(((*option).to_owned(), std::env::var(name).ok()?)));
     variables.collect()
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
 }
 
 /// Reads settings from texts.

@@ -1,0 +1,3 @@
+//! PID 1.
+
+pub mod inherit;
