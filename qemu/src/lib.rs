@@ -14,10 +14,12 @@
 //! | [`process`] | QEMU dies with the program that started it |
 //! | [`accel`] | KVM or software emulation, and time limits to match |
 //! | [`artifacts`] | where the built image, QEMU and firmware are |
+//! | [`conductor`] | a stand-in Ironic: API, agent client, flows |
 //! | [`image_server`] | HTTP server with ranges and faults |
 
 pub mod accel;
 pub mod artifacts;
+pub mod conductor;
 pub mod console;
 pub mod disk;
 pub mod disk_file;
