@@ -4,6 +4,10 @@
 //! [`ferric_sys::block_dev::BlockDev`], downloads through [`image::source::Fetch`].
 
 pub mod boot;
+pub mod configdrive;
+pub mod erase;
+pub mod filesystem;
 pub mod image;
+pub mod iso9660;
 pub mod table;
 pub mod wipe;

@@ -60,7 +60,7 @@ pub fn read_optional(path: &Path) -> Option<String> {
 /// [`AttrError::Read`], or [`AttrError::NotANumber`].
 pub fn read_u64(path: &Path) -> Result<u64, AttrError> {
     let value = read_trimmed(path)?;
-    value.parse().map_err(|_| AttrError::NotANumber { path: path.to_owned(), value })
+    value.parse().map_err(|_not_a_number| AttrError::NotANumber { path: path.to_owned(), value })
 }
 
 /// Writes a value in one `write`, as sysfs and procfs want it.

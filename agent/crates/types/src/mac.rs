@@ -31,7 +31,7 @@ impl MacAddress {
     pub fn from_bootif(text: &str) -> Result<Self, ParseMacError> {
         let pxelinux = text.len() == 20 && text.as_bytes().get(2) == Some(&b'-');
         let stripped = if pxelinux { text.get(3..).unwrap_or(text) } else { text };
-        stripped.parse().map_err(|_: ParseMacError| ParseMacError { text: text.to_owned() })
+        stripped.parse().map_err(|_without_prefix: ParseMacError| ParseMacError { text: text.to_owned() })
     }
 }
 
@@ -54,7 +54,7 @@ impl FromStr for MacAddress {
             if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(bad());
             }
-            *byte = u8::from_str_radix(part, 16).map_err(|_| bad())?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_not_hex| bad())?;
         }
         if parts.next().is_some() { Err(bad()) } else { Ok(Self(bytes)) }
     }

@@ -1,10 +1,11 @@
 //! Reading an EFI system partition: FAT, by the `fatfs` crate, without mounting it.
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
 
-use ferric_sys::block_dev::{BlockDev, Cursor};
+use ferric_sys::block_dev::BlockDev;
 
 use super::csv;
+use crate::filesystem::Slice;
 
 /// Loaders that are started directly, by their base name in lower case (deploy section 9.2).
 const LOADERS: &[&str] = &[
@@ -40,7 +41,7 @@ pub struct Loader {
 /// # Errors
 /// The partition is no FAT file system or cannot be read.
 pub fn loaders(dev: &BlockDev, start_bytes: u64, size_bytes: u64) -> io::Result<Vec<Loader>> {
-    let slice = Slice { cursor: dev.cursor(), start: start_bytes, size: size_bytes, position: 0 };
+    let slice = Slice::read_only(dev, start_bytes, size_bytes);
     let options = fatfs::FsOptions::new().update_accessed_date(false);
     let fs = fatfs::FileSystem::new(slice, options)?;
     let mut walk = Walk { loaders: Vec::new(), list: None, entries: 0 };
@@ -89,53 +90,12 @@ impl Walk {
     }
 }
 
-/// One partition of a disk, for reading only.
-struct Slice<'a> {
-    cursor: Cursor<'a>,
-    start: u64,
-    size: u64,
-    position: u64,
-}
-
-impl Read for Slice<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.size.saturating_sub(self.position)).unwrap_or(usize::MAX);
-        let len = left.min(buf.len());
-        self.cursor.seek(SeekFrom::Start(self.start + self.position))?;
-        let read = self.cursor.read(buf.get_mut(..len).unwrap_or_default())?;
-        self.position += u64::try_from(read).unwrap_or(0);
-        Ok(read)
-    }
-}
-
-impl Seek for Slice<'_> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let target = match to {
-            SeekFrom::Start(offset) => Some(offset),
-            SeekFrom::End(delta) => self.size.checked_add_signed(delta),
-            SeekFrom::Current(delta) => self.position.checked_add_signed(delta),
-        };
-        self.position = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Ok(self.position)
-    }
-}
-
-impl Write for Slice<'_> {
-    /// Writes nothing: fatfs wants to mark the file system clean when it is dropped, but the image stays as it is.
-    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        Ok(buf.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use ferric_sys::block_dev::Access;
     use ferric_sys::testing::disk::TestDisk;
+    use std::io::Write;
 
     /// A FAT file system of 40 MiB at 1 MiB of a disk, with files.
     fn esp(files: &[(&str, &[u8])]) -> TestDisk {

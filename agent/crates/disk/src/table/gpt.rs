@@ -59,16 +59,18 @@ fn header_is_sane(dev: &BlockDev, offset: u64) -> Result<Sanity, TableError> {
         return Ok(Sanity::Insane(format!("it claims {entries} entries, expected 1 to {MAX_ENTRIES}")));
     }
     if !(128..=MAX_ENTRY_BYTES).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
-        return Ok(Sanity::Insane(format!("it claims entries of {entry_bytes} bytes, expected 128 to {MAX_ENTRY_BYTES}")));
+        return Ok(Sanity::Insane(format!(
+            "it claims entries of {entry_bytes} bytes, expected 128 to {MAX_ENTRY_BYTES}"
+        )));
     }
     Ok(Sanity::Sane)
 }
 
 fn check_entries(dev: &BlockDev, gpt: &GPT, sector: u64) -> Result<(), TableError> {
     let sectors = dev.size_bytes() / sector;
-    let wrong = gpt.iter().find(|(_, entry)| {
-        entry.is_used() && (entry.starting_lba > entry.ending_lba || entry.ending_lba >= sectors)
-    });
+    let wrong = gpt
+        .iter()
+        .find(|(_, entry)| entry.is_used() && (entry.starting_lba > entry.ending_lba || entry.ending_lba >= sectors));
     match wrong {
         None => Ok(()),
         Some((number, entry)) => Err(TableError::InvalidGpt {
@@ -132,8 +134,7 @@ fn backup_matches(dev: &BlockDev, gpt: &GPT, offset: u64) -> bool {
 
 /// Fits the table to the disk and writes both copies.
 fn write(dev: &BlockDev, gpt: &mut GPT) -> Result<(), TableError> {
-    let failed =
-        |source: gptman::Error| TableError::Gpt { path: dev.path().to_owned(), source: Box::new(source) };
+    let failed = |source: gptman::Error| TableError::Gpt { path: dev.path().to_owned(), source: Box::new(source) };
     let sector = u64::from(dev.logical_sector());
     let first_usable = gpt.header.first_usable_lba;
     gpt.header.update_from(&mut dev.cursor(), sector).map_err(failed)?;
@@ -170,10 +171,8 @@ pub fn add_last(dev: &BlockDev, size_bytes: u64) -> Result<Partition, TableError
     let overlaps = gpt.iter().any(|(_, entry)| entry.is_used() && entry.ending_lba >= start);
     let number = gpt.iter().find(|(_, entry)| entry.is_unused()).map(|(number, _)| number);
     let Some(number) = number.filter(|_| !overlaps) else { return Err(no_room()) };
-    let guid = Guid::random().map_err(|source| TableError::Gpt {
-        path: path(),
-        source: Box::new(gptman::Error::Io(source)),
-    })?;
+    let guid = Guid::random()
+        .map_err(|source| TableError::Gpt { path: path(), source: Box::new(gptman::Error::Io(source)) })?;
     gpt[number] = GPTPartitionEntry {
         partition_type_guid: Guid::LINUX_DATA.0,
         unique_partition_guid: guid.0,

@@ -19,9 +19,7 @@ impl Guid {
     /// A GUID from the groups of its text form; the first three are little-endian on disk.
     pub const fn from_parts(a: u32, b: u16, c: u16, d: [u8; 8]) -> Self {
         let (a, b, c) = (a.to_le_bytes(), b.to_le_bytes(), c.to_le_bytes());
-        Self([
-            a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7],
-        ])
+        Self([a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], d[0], d[1], d[2], d[3], d[4], d[5], d[6], d[7]])
     }
 
     /// A random GUID (version 4, RFC 9562).

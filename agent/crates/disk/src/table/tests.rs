@@ -80,7 +80,8 @@ fn a_full_disk_has_no_room_and_stays_as_it_was() {
 #[test]
 fn mbr_takes_a_fourth_partition_but_not_a_fifth() {
     let disk = TestDisk::zeroed(512 * MIB).unwrap();
-    let script = "label: dos\nlabel-id: 0x7c82b1a4\nsize=16M, type=83, bootable\nsize=16M, type=83\nsize=16M, type=83\n";
+    let script =
+        "label: dos\nlabel-id: 0x7c82b1a4\nsize=16M, type=83, bootable\nsize=16M, type=83\nsize=16M, type=83\n";
     let path = disk.path().with_extension("sfdisk");
     std::fs::write(&path, script).unwrap();
     #[expect(clippy::disallowed_methods, reason = "tests compare with the tools of the host")]
@@ -115,7 +116,9 @@ fn disks_without_a_table_are_named_with_their_sector_size() {
     let disk = TestDisk::used(4 * MIB).unwrap();
     let error = validate(&open(&disk)).unwrap_err();
     assert!(matches!(&error, TableError::NoTable { sector: 512, .. }), "{error}");
-    assert!(error.to_string().starts_with("Unable to find a valid partition table on the disk after writing the image."));
+    assert!(
+        error.to_string().starts_with("Unable to find a valid partition table on the disk after writing the image.")
+    );
     let empty = TestDisk::zeroed(64 * MIB).unwrap();
     tool("sgdisk", &["-o"], &empty);
     assert!(matches!(validate(&open(&empty)), Err(TableError::NoPartitions { .. })));
@@ -156,7 +159,9 @@ fn a_loop_of_extended_records_ends() {
 
 #[test]
 fn partition_nodes_have_a_p_after_a_digit() {
-    for (disk, want) in [("/dev/sda", "/dev/sda3"), ("/dev/nvme0n1", "/dev/nvme0n1p3"), ("/dev/mmcblk0", "/dev/mmcblk0p3")] {
+    for (disk, want) in
+        [("/dev/sda", "/dev/sda3"), ("/dev/nvme0n1", "/dev/nvme0n1p3"), ("/dev/mmcblk0", "/dev/mmcblk0p3")]
+    {
         assert_eq!(partition_path(std::path::Path::new(disk), 3), std::path::Path::new(want));
     }
 }

@@ -1,0 +1,284 @@
+//! Config drives: reading what the conductor sends, and putting it on the disk (deploy section 7).
+
+use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
+use std::path::PathBuf;
+
+use base64::Engine as _;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use ferric_sys::block_dev::{BlockDev, BlockDevError};
+use ferric_types::ErrorClass;
+use flate2::read::MultiGzDecoder;
+
+use crate::filesystem::{self, Slice};
+use crate::image::source::{Fetch, FetchRequest, SourceError};
+use crate::iso9660;
+use crate::table::{self, Partition, TableError, TableKind, gpt, mbr};
+
+/// Label by which an instance finds its config drive.
+const LABEL: &str = "config-2";
+/// Label of a FAT rebuilt from it: FAT knows capitals only.
+const FAT_LABEL: [u8; 11] = *b"CONFIG-2   ";
+/// Size of the partition made for it, and largest config drive.
+pub const MAX_BYTES: u64 = 64 << 20;
+/// Largest download: base64 of gzip that does not compress.
+const MAX_DOWNLOAD_BYTES: u64 = MAX_BYTES / 3 * 4 + (1 << 20);
+
+/// Padding may be missing: some clients leave it out.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
+
+/// A config drive could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigDriveError {
+    /// The download failed.
+    #[error("Can't download the configdrive content for node {node}")]
+    Download {
+        /// Node.
+        node: String,
+        /// Reason.
+        #[source]
+        source: SourceError,
+    },
+    /// Inline content that is no base64.
+    #[error(
+        "Config drive for node {node} is not base64 encoded or the content is malformed. Expected base64 of a \
+         gzip-compressed ISO 9660 or FAT image, or an http(s) URL of one"
+    )]
+    NotBase64 {
+        /// Node.
+        node: String,
+        /// Reason.
+        #[source]
+        source: base64::DecodeError,
+    },
+    /// Content that is no gzip.
+    #[error("decompressing the config drive for node {node}")]
+    Gzip {
+        /// Node.
+        node: String,
+        /// Reason.
+        #[source]
+        source: io::Error,
+    },
+    /// It is larger than the partition made for it.
+    #[error("Config drive size exceeds maximum limit of 64MiB. The config drive for node {node} is larger than that")]
+    TooLarge {
+        /// Node.
+        node: String,
+    },
+    /// Two partitions carry the label.
+    #[error("More than one partition with label \"config-2\" exists on device {}: {numbers:?}", path.display())]
+    Ambiguous {
+        /// Disk.
+        path: PathBuf,
+        /// Partitions.
+        numbers: Vec<u32>,
+    },
+    /// The image's own config drive partition is too small.
+    #[error("partition {number} of {} has {size_bytes} bytes, the config drive has {payload_bytes}", path.display())]
+    NoFit {
+        /// Disk.
+        path: PathBuf,
+        /// Partition.
+        number: u32,
+        /// Its size.
+        size_bytes: u64,
+        /// Size of the config drive.
+        payload_bytes: usize,
+    },
+    /// An MBR has no free primary partition.
+    #[error(
+        "Config drive cannot be created for node {node}. Disk ({}) uses MBR partitioning and already has {primaries} \
+         primary partitions.", path.display()
+    )]
+    MbrFull {
+        /// Node.
+        node: String,
+        /// Disk.
+        path: PathBuf,
+        /// How many there are.
+        primaries: usize,
+    },
+    /// The partition could not be made.
+    #[error("Failed to create config drive on disk {} for node {node}", path.display())]
+    Table {
+        /// Node.
+        node: String,
+        /// Disk.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        source: Box<TableError>,
+    },
+    /// It could not be written.
+    #[error("Failed to create config drive on disk {} for node {node}", path.display())]
+    Write {
+        /// Node.
+        node: String,
+        /// Disk.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        source: BlockDevError,
+    },
+    /// It could not be turned into a FAT file system.
+    #[error(
+        "A failure occurred while attempting to format, copy, and re-create the configuration drive on {}",
+        path.display()
+    )]
+    Rebuild {
+        /// Disk.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl ConfigDriveError {
+    /// Error class for the conductor.
+    pub const fn class(&self) -> ErrorClass {
+        ErrorClass::Deployment
+    }
+}
+
+/// Turns what the conductor sent into the image of a file system: base64 of gzip, or a URL of that or of the image
+/// itself. `request` makes a request of a URL, so that it gets the settings of the image's download.
+///
+/// # Errors
+/// All but those of writing.
+pub fn decode(
+    input: &str,
+    node: &str,
+    fetch: &dyn Fetch,
+    request: impl FnOnce(&str) -> FetchRequest,
+) -> Result<Vec<u8>, ConfigDriveError> {
+    let is_url = input.starts_with("http://") || input.starts_with("https://");
+    let text: Vec<u8> = if is_url {
+        fetch
+            .get(&request(input), MAX_DOWNLOAD_BYTES)
+            .map_err(|source| ConfigDriveError::Download { node: node.to_owned(), source })?
+    } else {
+        input.as_bytes().to_vec()
+    };
+    let mut stripped = text.clone();
+    stripped.retain(|byte| !byte.is_ascii_whitespace());
+    let packed = match BASE64.decode(&stripped) {
+        Ok(packed) => packed,
+        // A URL may hold the image itself.
+        Err(_not_base64) if is_url => text,
+        Err(source) => return Err(ConfigDriveError::NotBase64 { node: node.to_owned(), source }),
+    };
+    if is_url && !packed.starts_with(&[0x1f, 0x8b]) {
+        return limited(packed, node);
+    }
+    let mut image = Vec::new();
+    MultiGzDecoder::new(packed.as_slice())
+        .take(MAX_BYTES + 1)
+        .read_to_end(&mut image)
+        .map_err(|source| ConfigDriveError::Gzip { node: node.to_owned(), source })?;
+    limited(image, node)
+}
+
+fn limited(image: Vec<u8>, node: &str) -> Result<Vec<u8>, ConfigDriveError> {
+    let fits = u64::try_from(image.len()).is_ok_and(|len| len <= MAX_BYTES);
+    if fits { Ok(image) } else { Err(ConfigDriveError::TooLarge { node: node.to_owned() }) }
+}
+
+/// Puts a config drive on a disk: into the image's own partition labelled `config-2`, or into a new one of 64 MiB at
+/// the end. On a disk whose sectors are larger than those of ISO 9660, or when `rebuild` is set, it becomes a FAT file
+/// system with the same content (pitfall C20). Returns the partition.
+///
+/// # Errors
+/// All but those of reading.
+pub fn write(dev: &BlockDev, image: &[u8], node: &str, rebuild: bool) -> Result<Partition, ConfigDriveError> {
+    let partition = place(dev, image.len(), node)?;
+    let is_iso = matches!(iso9660::label(&mut Cursor::new(image)), Ok(Some(_)));
+    if is_iso && (rebuild || dev.logical_sector() > 2048) {
+        tracing::info!(device = %dev.path().display(), "writing the config drive as FAT");
+        write_fat(dev, image, &partition)
+            .map_err(|source| ConfigDriveError::Rebuild { path: dev.path().to_owned(), source })?;
+    } else {
+        if rebuild {
+            tracing::warn!("the config drive is no ISO 9660 file system and is written as it is");
+        }
+        dev.write_at(partition.start_bytes, image).map_err(failed(dev, node))?;
+    }
+    dev.flush().map_err(failed(dev, node))?;
+    Ok(partition)
+}
+
+fn failed<'a>(dev: &'a BlockDev, node: &'a str) -> impl Fn(BlockDevError) -> ConfigDriveError + 'a {
+    |source| ConfigDriveError::Write { node: node.to_owned(), path: dev.path().to_owned(), source }
+}
+
+fn place(dev: &BlockDev, len: usize, node: &str) -> Result<Partition, ConfigDriveError> {
+    let path = || dev.path().to_owned();
+    let in_table = |source| match source {
+        TableError::MbrFull { primaries, path } => ConfigDriveError::MbrFull { node: node.to_owned(), path, primaries },
+        source => ConfigDriveError::Table { node: node.to_owned(), path: path(), source: Box::new(source) },
+    };
+    let found = table::validate(dev).map_err(in_table)?;
+    let mut labelled: Vec<Partition> = found
+        .partitions
+        .into_iter()
+        .filter(|partition| {
+            filesystem::label(dev, partition.start_bytes, partition.size_bytes)
+                .is_some_and(|label| label.eq_ignore_ascii_case(LABEL))
+        })
+        .collect();
+    if labelled.len() > 1 {
+        let numbers = labelled.iter().map(|partition| partition.number).collect();
+        return Err(ConfigDriveError::Ambiguous { path: path(), numbers });
+    }
+    if let Some(partition) = labelled.pop() {
+        if u64::try_from(len).unwrap_or(u64::MAX) > partition.size_bytes {
+            let Partition { number, size_bytes, .. } = partition;
+            return Err(ConfigDriveError::NoFit { path: path(), number, size_bytes, payload_bytes: len });
+        }
+        return Ok(partition);
+    }
+    let made = match found.kind {
+        TableKind::Gpt => {
+            table::fix_backup_gpt(dev).map_err(in_table)?;
+            gpt::add_last(dev, MAX_BYTES)
+        }
+        TableKind::Mbr => mbr::add_last(dev, MAX_BYTES),
+    };
+    made.map_err(in_table)
+}
+
+/// Makes a FAT file system in the partition and copies the tree of an ISO 9660 image into it.
+fn write_fat(dev: &BlockDev, image: &[u8], partition: &Partition) -> io::Result<()> {
+    let mut image = Cursor::new(image);
+    let (directories, files) = iso9660::tree(&mut image)?;
+    let sector = u16::try_from(dev.logical_sector()).map_err(io::Error::other)?;
+    let sectors = u32::try_from(partition.size_bytes / u64::from(sector)).map_err(io::Error::other)?;
+    let options =
+        fatfs::FormatVolumeOptions::new().bytes_per_sector(sector).total_sectors(sectors).volume_label(FAT_LABEL);
+    let mut target = Slice::writable(dev, partition.start_bytes, partition.size_bytes);
+    fatfs::format_volume(&mut target, options)?;
+    target.rewind()?;
+    let fs = fatfs::FileSystem::new(target, fatfs::FsOptions::new())?;
+    let root = fs.root_dir();
+    for directory in &directories {
+        root.create_dir(directory)?;
+    }
+    for file in &files {
+        image.seek(SeekFrom::Start(file.offset))?;
+        let mut content = image.by_ref().take(u64::from(file.size));
+        let mut out = root.create_file(&file.path)?;
+        if io::copy(&mut content, &mut out)? != u64::from(file.size) {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{} is cut", file.path)));
+        }
+        out.flush()?;
+    }
+    drop(root);
+    fs.unmount()
+}
+
+#[cfg(test)]
+mod tests;

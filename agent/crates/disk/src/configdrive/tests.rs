@@ -1,0 +1,158 @@
+use std::process::Command;
+
+use ferric_sys::block_dev::Access;
+use ferric_sys::testing::disk::TestDisk;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::*;
+use crate::image::source::ImageSource;
+
+const MIB: u64 = 1 << 20;
+
+/// Serves one body under every URL.
+#[derive(Debug)]
+struct OneFile(Vec<u8>);
+
+impl Fetch for OneFile {
+    fn open(&self, _request: &FetchRequest) -> Result<Box<dyn ImageSource>, SourceError> {
+        unreachable!("config drives are small files")
+    }
+
+    fn get(&self, _request: &FetchRequest, limit: u64) -> Result<Vec<u8>, SourceError> {
+        assert!(u64::try_from(self.0.len()).unwrap() <= limit);
+        Ok(self.0.clone())
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "tests use the tools of the host")]
+fn run(program: &str, args: &[&std::ffi::OsStr]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn iso() -> Vec<u8> {
+    let dir = tempfile::tempdir().unwrap();
+    let latest = dir.path().join("tree/openstack/latest");
+    std::fs::create_dir_all(&latest).unwrap();
+    std::fs::write(latest.join("meta_data.json"), br#"{"hostname": "node-1"}"#).unwrap();
+    std::fs::write(latest.join("a file with a long name.txt"), vec![7_u8; 10_000]).unwrap();
+    let (out, tree) = (dir.path().join("c.iso"), dir.path().join("tree"));
+    run(
+        "xorrisofs",
+        &[
+            "-quiet".as_ref(),
+            "-J".as_ref(),
+            "-r".as_ref(),
+            "-V".as_ref(),
+            "config-2".as_ref(),
+            "-o".as_ref(),
+            out.as_ref(),
+            tree.as_ref(),
+        ],
+    );
+    std::fs::read(out).unwrap()
+}
+
+fn packed(image: &[u8]) -> String {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(image).unwrap();
+    BASE64.encode(gzip.finish().unwrap())
+}
+
+fn request(url: &str) -> FetchRequest {
+    FetchRequest { url: url.to_owned(), ..FetchRequest::default() }
+}
+
+fn gpt_disk(size: u64, sector: u32) -> TestDisk {
+    let disk = TestDisk::zeroed(size).unwrap().sector(sector);
+    let dev = BlockDev::open_file_as(disk.path(), Access::Exclusive, sector).unwrap();
+    let mut gpt = gptman::GPT::new_from(&mut dev.cursor(), u64::from(sector), [9; 16]).unwrap();
+    let start = MIB / u64::from(sector);
+    gpt[1] = gptman::GPTPartitionEntry {
+        partition_type_guid: table::Guid::LINUX_DATA.0,
+        unique_partition_guid: [1; 16],
+        starting_lba: start,
+        ending_lba: 2 * start - 1,
+        attribute_bits: 0,
+        partition_name: "".into(),
+    };
+    gptman::GPT::write_protective_mbr_into(&mut dev.cursor(), u64::from(sector)).unwrap();
+    gpt.write_into(&mut dev.cursor()).unwrap();
+    disk
+}
+
+#[test]
+fn inline_and_downloaded_content_give_the_same_image() {
+    let iso = iso();
+    let text = packed(&iso);
+    let none = OneFile(Vec::new());
+    assert_eq!(decode(&text, "n", &none, request).unwrap(), iso);
+    let wrapped: String =
+        text.as_bytes().chunks(76).map(|line| format!("{}\n", std::str::from_utf8(line).unwrap())).collect();
+    assert_eq!(decode(&wrapped, "n", &none, request).unwrap(), iso);
+    for body in [text.into_bytes(), iso.clone()] {
+        assert_eq!(decode("http://x/configdrive", "n", &OneFile(body), request).unwrap(), iso);
+    }
+}
+
+#[test]
+fn malformed_and_oversized_content_is_refused() {
+    let none = OneFile(Vec::new());
+    assert!(matches!(decode("not base64!", "n", &none, request), Err(ConfigDriveError::NotBase64 { .. })));
+    assert!(matches!(decode("aGVsbG8=", "n", &none, request), Err(ConfigDriveError::Gzip { .. })));
+    let mut cut = packed(&iso());
+    cut.truncate(cut.len() / 8 * 4);
+    assert!(matches!(decode(&cut, "n", &none, request), Err(ConfigDriveError::Gzip { .. })));
+    let bomb = packed(&vec![0_u8; 65 << 20]);
+    assert!(matches!(decode(&bomb, "n", &none, request), Err(ConfigDriveError::TooLarge { .. })));
+}
+
+#[test]
+fn a_new_partition_at_the_end_holds_the_image_and_a_second_time_it_is_reused() {
+    let disk = gpt_disk(256 * MIB, 512);
+    let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
+    let iso = iso();
+    let first = write(&dev, &iso, "n", false).unwrap();
+    assert_eq!(first.number, 2);
+    assert_eq!(filesystem::label(&dev, first.start_bytes, first.size_bytes).as_deref(), Some("config-2"));
+    let second = write(&dev, &iso, "n", false).unwrap();
+    assert_eq!(first, second);
+    assert_eq!(table::validate(&dev).unwrap().partitions.len(), 2);
+    let mut back = vec![0_u8; iso.len()];
+    dev.read_at(first.start_bytes, &mut back).unwrap();
+    assert!(back == iso);
+}
+
+#[test]
+fn a_4kn_disk_gets_a_fat_with_the_same_files() {
+    let disk = gpt_disk(256 * MIB, 4096);
+    let dev = BlockDev::open_file_as(disk.path(), Access::Exclusive, 4096).unwrap();
+    let made = write(&dev, &iso(), "n", false).unwrap();
+    assert_eq!(filesystem::label(&dev, made.start_bytes, made.size_bytes).as_deref(), Some("CONFIG-2"));
+    let fs = fatfs::FileSystem::new(
+        Slice::read_only(&dev, made.start_bytes, made.size_bytes),
+        fatfs::FsOptions::new().update_accessed_date(false),
+    )
+    .unwrap();
+    let mut text = String::new();
+    fs.root_dir().open_file("openstack/latest/meta_data.json").unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(text, r#"{"hostname": "node-1"}"#);
+    let mut long = Vec::new();
+    fs.root_dir().open_file("openstack/latest/a file with a long name.txt").unwrap().read_to_end(&mut long).unwrap();
+    assert_eq!(long, vec![7_u8; 10_000]);
+}
+
+#[test]
+fn two_labelled_partitions_are_an_error_and_nothing_is_written() {
+    let disk = gpt_disk(256 * MIB, 512);
+    let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
+    let iso = iso();
+    let made = write(&dev, &iso, "n", false).unwrap();
+    dev.write_at(MIB, &iso).unwrap();
+    let before = std::fs::read(disk.path()).unwrap();
+    let error = write(&dev, &iso, "n", false).unwrap_err();
+    assert!(matches!(&error, ConfigDriveError::Ambiguous { numbers, .. } if *numbers == [1, made.number]), "{error}");
+    assert!(std::fs::read(disk.path()).unwrap() == before);
+}
