@@ -37,6 +37,9 @@ pub enum HardwareError {
     /// A file of sysfs or procfs is missing or malformed.
     #[error(transparent)]
     Attr(#[from] ferric_sys::attr::AttrError),
+    /// The block devices cannot be listed.
+    #[error("listing the block devices")]
+    BlockDevices(#[from] blockdev::BlockDevError),
     /// A program failed.
     #[error(transparent)]
     Exec(#[from] ferric_sys::ExecError),
@@ -50,7 +53,7 @@ impl HardwareError {
                 ErrorClass::HardwareManagerConfiguration
             }
             Self::Incompatible { .. } => ErrorClass::IncompatibleHardwareMethod,
-            Self::Attr(_) => ErrorClass::BlockDevice,
+            Self::Attr(_) | Self::BlockDevices(_) => ErrorClass::BlockDevice,
             Self::Exec(_) => ErrorClass::CommandExecution,
         }
     }

@@ -3,13 +3,14 @@
 use std::fmt::Debug;
 
 use ferric_types::CommandError;
-use ferric_types::inventory::{BlockDevice, BootInfo, Cpu, Memory, NetworkInterface, SystemVendor};
+use ferric_types::inventory::{BootInfo, Cpu, Memory, NetworkInterface, SystemVendor};
 use ferric_types::step::{StepInfo, StepKind};
 use serde_json::{Map, Value, json};
 
 use crate::context::StepContext;
 use crate::error::HardwareError;
 use crate::machine::Machine;
+use crate::probe::disks::Disk;
 use crate::settings::Settings;
 
 /// How well a manager fits this machine. A manager with [`HardwareSupport::None`] is not used at all.
@@ -166,7 +167,7 @@ pub struct Probes {
     /// Memory.
     pub memory: Option<ProbeFn<Memory>>,
     /// Disks.
-    pub disks: Option<ProbeFn<Vec<BlockDevice>>>,
+    pub disks: Option<ProbeFn<Vec<Disk>>>,
     /// Maker and firmware.
     pub system_vendor: Option<ProbeFn<SystemVendor>>,
     /// Boot mode and boot NIC.
@@ -176,7 +177,7 @@ pub struct Probes {
     /// Whether a network interface is to be seen.
     pub keeps_interface: Option<fn(&NetworkInterface) -> bool>,
     /// Whether a disk is to be seen.
-    pub keeps_disk: Option<fn(&BlockDevice) -> bool>,
+    pub keeps_disk: Option<fn(&Disk) -> bool>,
 }
 
 impl Probes {

@@ -2,6 +2,7 @@
 
 pub mod bmc;
 pub mod cpu;
+pub mod disks;
 pub mod memory;
 pub mod nics;
 pub mod pci;

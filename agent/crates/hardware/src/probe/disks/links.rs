@@ -1,0 +1,281 @@
+//! Names of a disk in `/dev/disk`: where it is plugged in (`by-path`) and what it is (`by-id`), as udev's `path_id` and
+//! its persistent-storage rules form them. Own code, since there is no udev in our image: the init program makes these
+//! links, and the inventory and the hints read the same names.
+
+use std::path::Path;
+
+use ferric_sys::{Root, attr};
+
+use super::identity;
+use super::sysfs::{Chain, Hctl, is_numbered};
+
+/// Links of a block device, whole disk or partition, below `/dev/disk`: `by-path/...` and `by-id/...`.
+pub fn links(root: &Root, kname: &str) -> Vec<String> {
+    let Some(chain) = Chain::of(root, kname) else { return Vec::new() };
+    let dir = chain.device();
+    if let Some(number) = attr::read_optional(&dir.join("partition")) {
+        let disk = dir.parent().and_then(Path::file_name).and_then(|name| name.to_str());
+        return disk
+            .map(|disk| links(root, disk))
+            .unwrap_or_default()
+            .into_iter()
+            .map(|link| format!("{link}-part{number}"))
+            .collect();
+    }
+    let mut links: Vec<String> = by_path(root, &chain).into_iter().map(|name| format!("by-path/{name}")).collect();
+    links.extend(identity::of(root, kname, &chain).by_id.into_iter().map(|name| format!("by-id/{name}")));
+    for (attribute, prefix) in [("dm/name", "dm-name-"), ("dm/uuid", "dm-uuid-")] {
+        let value = attr::read_optional(&dir.join(attribute));
+        links.extend(value.map(|value| format!("by-id/{prefix}{}", identity::replace_chars(&value))));
+    }
+    links
+}
+
+/// Links of what is on a block device: `by-label`, `by-uuid`, `by-partlabel`, `by-partuuid`. Empty texts make none.
+pub fn content_links(
+    label: Option<&str>,
+    uuid: Option<&str>,
+    part_label: Option<&str>,
+    part_uuid: Option<&str>,
+) -> Vec<String> {
+    [("by-label", label), ("by-uuid", uuid), ("by-partlabel", part_label), ("by-partuuid", part_uuid)]
+        .into_iter()
+        .filter_map(|(directory, text)| Some(format!("{directory}/{}", encode(text.filter(|text| !text.is_empty())?))))
+        .collect()
+}
+
+/// A text as part of a link's name: what udev does not keep becomes `\x` and two hexadecimal digits for each byte.
+fn encode(text: &str) -> String {
+    let mut name = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) || !c.is_ascii() {
+            name.push(c);
+        } else {
+            let mut bytes = [0; 4];
+            for byte in c.encode_utf8(&mut bytes).bytes() {
+                name.push_str(&format!("\\x{byte:02x}"));
+            }
+        }
+    }
+    name
+}
+
+/// Names in `by-path`, the one for the inventory first. Empty when the bus does not say where the disk is.
+pub(super) fn by_path(root: &Root, chain: &Chain) -> Vec<String> {
+    let Some(device) = device_part(root, chain) else { return Vec::new() };
+    let Some(bus) = bus_part(root, chain) else { return Vec::new() };
+    let join = |device: String| {
+        [bus.as_str(), device.as_str()].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("-")
+    };
+    device.into_iter().map(join).collect()
+}
+
+/// The host side: the PCI function, or the platform device, and the USB port behind it.
+fn bus_part(root: &Root, chain: &Chain) -> Option<String> {
+    let usb =
+        chain.find(|name| name.contains(':') && is_usb_interface(name)).and_then(|(name, _)| name.split_once('-'));
+    let usb = usb.map(|(_, port)| format!("-usb-0:{port}")).unwrap_or_default();
+    if let Some((address, _)) = chain.find(is_pci_address) {
+        return Some(format!("pci-{address}{usb}"));
+    }
+    let platform = chain.iter().find(|(_, dir)| attr::link_name(&dir.join("subsystem")).as_deref() == Some("platform"));
+    if let Some((name, _)) = platform {
+        return Some(format!("platform-{name}{usb}"));
+    }
+    // A network disk has no bus of the host: its target names it.
+    iscsi(root, chain).map(|_| String::new()).filter(|_| usb.is_empty())
+}
+
+/// The disk behind the host side; several where udev made compatible names. An empty one for disks that are alone
+/// there, `None` for buses without a predictable name.
+fn device_part(root: &Root, chain: &Chain) -> Option<Vec<String>> {
+    if chain.find(|name| is_numbered(name, "virtio")).is_some() && chain.hctl().is_none() {
+        return Some(vec![String::new()]);
+    }
+    if chain.find(|name| is_numbered(name, "nvme")).is_some() {
+        let nsid = attr::read_optional(&chain.device().join("nsid"))?;
+        return Some(vec![format!("nvme-{nsid}")]);
+    }
+    let Some(hctl) = chain.hctl() else {
+        // Platform devices such as an SD card controller hold one disk.
+        return chain.find(is_pci_address).is_none().then(|| vec![String::new()]);
+    };
+    if let Some((name, _)) = chain.find(|name| name.starts_with("rport-")) {
+        let port = attr::read_optional(&root.path("sys/class/fc_remote_ports").join(name).join("port_name"))?;
+        return Some(vec![format!("fc-{port}-lun-{}", hctl.lun)]);
+    }
+    if let Some((end_device, _)) = chain.find(|name| name.starts_with("end_device-")) {
+        return sas(root, chain, end_device, hctl).map(|name| vec![name]);
+    }
+    if let Some((port, dir)) = chain.numbered("ata") {
+        return ata(port, dir, hctl);
+    }
+    if let Some(name) = iscsi(root, chain) {
+        return Some(vec![format!("{name}-lun-{}", hctl.lun)]);
+    }
+    let host = hctl.host.saturating_sub(first_host(chain));
+    Some(vec![format!("scsi-{host}:{}:{}:{}", hctl.channel, hctl.target, hctl.lun)])
+}
+
+/// ATA: the port, counted within the controller. Disks behind a port multiplier or on a shared cable are told apart.
+fn ata(port: &str, dir: &Path, hctl: Hctl) -> Option<Vec<String>> {
+    let number = attr::read_optional(&dir.join("ata_port").join(port).join("port_no"))?;
+    if hctl.channel != 0 {
+        return Some(vec![format!("ata-{number}.{}.0", hctl.channel)]);
+    }
+    let full = format!("ata-{number}.{}", hctl.target);
+    Some(if hctl.target == 0 { vec![format!("ata-{number}"), full] } else { vec![full] })
+}
+
+fn sas(root: &Root, chain: &Chain, end_device: &str, hctl: Hctl) -> Option<String> {
+    let device = root.path("sys/class/sas_device").join(end_device);
+    let (port, _) = chain.find(|name| name.starts_with("port-"))?;
+    let phys = attr::read_u64(&root.path("sys/class/sas_port").join(port).join("num_phys")).unwrap_or(1);
+    let lun = hctl.lun;
+    if phys != 1 {
+        let address = attr::read_optional(&device.join("sas_address"))?;
+        return Some(format!("sas-{address}-lun-{lun}"));
+    }
+    let phy = attr::read_optional(&device.join("phy_identifier"))?;
+    match chain.find(|name| name.starts_with("expander-")) {
+        Some((expander, _)) => {
+            let address = attr::read_optional(&root.path("sys/class/sas_device").join(expander).join("sas_address"))?;
+            Some(format!("sas-exp{address}-phy{phy}-lun-{lun}"))
+        }
+        None => Some(format!("sas-phy{phy}-lun-{lun}")),
+    }
+}
+
+/// `ip-ADDRESS:PORT-iscsi-TARGET` of an iSCSI disk.
+fn iscsi(root: &Root, chain: &Chain) -> Option<String> {
+    let (session, _) = chain.numbered("session")?;
+    let target = attr::read_optional(&root.path("sys/class/iscsi_session").join(session).join("targetname"))?;
+    let connection =
+        root.path("sys/class/iscsi_connection").join(format!("connection{}:0", session.strip_prefix("session")?));
+    let address = attr::read_optional(&connection.join("persistent_address"))?;
+    let port = attr::read_optional(&connection.join("persistent_port"))?;
+    Some(format!("ip-{address}:{port}-iscsi-{target}"))
+}
+
+/// The lowest SCSI host number of the controller: host numbers depend on the order of probing, offsets do not.
+fn first_host(chain: &Chain) -> u32 {
+    let Some(base) = chain.numbered("host").and_then(|(_, dir)| dir.parent()) else { return 0 };
+    let number = |name: &str| name.strip_prefix("host")?.parse::<u32>().ok();
+    attr::list(base).iter().filter_map(|name| number(name)).min().unwrap_or(0)
+}
+
+/// `domain:bus:device.function`.
+fn is_pci_address(name: &str) -> bool {
+    let hex = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let mut parts = name.split(':');
+    let (Some(domain), Some(bus), Some(rest), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    let Some((device, function)) = rest.split_once('.') else { return false };
+    domain.len() >= 4 && hex(domain) && bus.len() == 2 && hex(bus) && device.len() == 2 && hex(device) && hex(function)
+}
+
+/// `bus-port:configuration.interface`, where port may be `1.2` behind hubs.
+fn is_usb_interface(name: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    name.split_once('-').is_some_and(|(bus, rest)| {
+        digits(bus) && rest.split_once(':').is_some_and(|(port, interface)| digits(port) && digits(interface))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferric_sys::testing::machine::MachineTree;
+
+    fn names(tree: &MachineTree, kname: &str) -> Vec<String> {
+        by_path(&tree.root(), &Chain::of(&tree.root(), kname).unwrap())
+    }
+
+    #[test]
+    fn every_bus_names_its_disks_as_udev_does() {
+        let cases = [
+            ("vda", "pci0000:00/0000:00:03.0/virtio0", vec!["pci-0000:00:03.0"]),
+            ("sda", "pci0000:00/0000:00:05.0/virtio1/host2/target2:0:1/2:0:1:3", vec!["pci-0000:00:05.0-scsi-0:0:1:3"]),
+            (
+                "sdb",
+                "pci0000:00/0000:00:1f.2/ata3/host3/target3:0:0/3:0:0:0",
+                vec!["pci-0000:00:1f.2-ata-3", "pci-0000:00:1f.2-ata-3.0"],
+            ),
+            ("sdc", "pci0000:00/0000:00:01.1/ata1/host0/target0:0:1/0:0:1:0", vec!["pci-0000:00:01.1-ata-1.1"]),
+            ("nvme0n1", "pci0000:00/0000:00:1c.0/0000:01:00.0/nvme/nvme0", vec!["pci-0000:01:00.0-nvme-1"]),
+            (
+                "sdd",
+                "pci0000:00/0000:00:1d.7/usb1/1-1/1-1.2/1-1.2:1.0/host6/target6:0:0/6:0:0:0",
+                vec!["pci-0000:00:1d.7-usb-0:1.2:1.0-scsi-0:0:0:0"],
+            ),
+            (
+                "sde",
+                "pci0000:00/0000:00:02.0/0000:03:00.0/host1/port-1:2/end_device-1:2/target1:0:2/1:0:2:0",
+                vec!["pci-0000:03:00.0-sas-phy2-lun-0"],
+            ),
+            (
+                "sdf",
+                "pci0000:00/0000:00:02.0/0000:03:00.0/host1/port-1:0/expander-1:0/port-1:0:4/end_device-1:0:4/target1:0:9/1:0:9:0",
+                vec!["pci-0000:03:00.0-sas-exp0x500056b31234abff-phy4-lun-0"],
+            ),
+            (
+                "sdg",
+                "platform/host8/session1/target8:0:0/8:0:0:1",
+                vec!["ip-192.0.2.9:3260-iscsi-iqn.2026-01.org.example:t-lun-1"],
+            ),
+        ];
+        let tree = MachineTree::new().unwrap();
+        for (number, (kname, device, _)) in cases.iter().enumerate() {
+            tree.disk(kname, device, &format!("8:{number}"), &[]).unwrap();
+        }
+        tree.file("sys/devices/pci0000:00/0000:00:1f.2/ata3/ata_port/ata3/port_no", "3").unwrap();
+        tree.file("sys/devices/pci0000:00/0000:00:01.1/ata1/ata_port/ata1/port_no", "1").unwrap();
+        tree.file("sys/block/nvme0n1/nsid", "1").unwrap();
+        tree.file("sys/class/sas_device/end_device-1:2/phy_identifier", "2").unwrap();
+        tree.file("sys/class/sas_port/port-1:2/num_phys", "1").unwrap();
+        tree.file("sys/class/sas_device/end_device-1:0:4/phy_identifier", "4").unwrap();
+        tree.file("sys/class/sas_device/expander-1:0/sas_address", "0x500056b31234abff").unwrap();
+        tree.file("sys/class/iscsi_session/session1/targetname", "iqn.2026-01.org.example:t").unwrap();
+        tree.file("sys/class/iscsi_connection/connection1:0/persistent_address", "192.0.2.9").unwrap();
+        tree.file("sys/class/iscsi_connection/connection1:0/persistent_port", "3260").unwrap();
+        for (kname, device, want) in cases {
+            assert_eq!(names(&tree, kname), want, "{device}");
+        }
+    }
+
+    #[test]
+    fn partitions_have_the_links_of_their_disk_with_a_number() {
+        let tree = MachineTree::new().unwrap();
+        tree.disk("vda", "pci0000:00/0000:00:03.0/virtio0", "254:0", &[("serial", "s 1"), ("vda2/partition", "2")])
+            .unwrap();
+        tree.link("sys/class/block/vda2", "sys/devices/pci0000:00/0000:00:03.0/virtio0/block/vda/vda2").unwrap();
+        assert_eq!(links(&tree.root(), "vda"), ["by-path/pci-0000:00:03.0", "by-id/virtio-s_1"]);
+        assert_eq!(links(&tree.root(), "vda2"), ["by-path/pci-0000:00:03.0-part2", "by-id/virtio-s_1-part2"]);
+        assert!(links(&tree.root(), "gone").is_empty());
+    }
+
+    #[test]
+    fn contents_are_encoded_as_udev_does() {
+        assert_eq!(
+            content_links(Some("my disk/1"), Some("F4BC-1234"), Some(""), None),
+            ["by-label/my\\x20disk\\x2f1", "by-uuid/F4BC-1234"]
+        );
+        assert_eq!(encode("größe"), "größe");
+    }
+
+    #[test]
+    fn pci_and_usb_names_are_told_apart() {
+        for (name, pci, usb) in [
+            ("0000:00:1f.2", true, false),
+            ("10000:e1:00.0", true, false),
+            ("0:0:0:0", false, false),
+            ("pci0000:00", false, false),
+            ("1-1.2:1.0", false, true),
+            ("1-1", false, false),
+            ("port-1:0", false, false),
+        ] {
+            assert_eq!((is_pci_address(name), is_usb_interface(name)), (pci, usb), "{name}");
+        }
+    }
+}
