@@ -1,5 +1,6 @@
 //! Work in progress.
 
+pub mod conductor;
 pub mod config;
 pub mod handover;
 pub mod http;

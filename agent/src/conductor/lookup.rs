@@ -1,0 +1,170 @@
+//! Finding the node of this machine (protocol section 7).
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use ferric_types::error::chain;
+use ferric_types::lookup::LookupAnswer;
+use tokio::time::Instant;
+
+use super::backoff;
+use super::error::ConductorError;
+
+/// How long lookups go on.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// From the first lookup to giving up.
+    pub timeout: Duration,
+    /// Shortest pause between two.
+    pub interval: Duration,
+}
+
+/// Reads an answer; the error says what is wrong with it.
+pub(super) fn read(body: &[u8]) -> Result<LookupAnswer, &'static str> {
+    let answer: LookupAnswer = serde_json::from_slice(body).map_err(|_not_json| "is not a lookup answer in JSON")?;
+    if answer.node.uuid().is_none_or(str::is_empty) {
+        return Err("holds no node UUID");
+    }
+    if heartbeat_timeout(&answer).is_none() {
+        return Err("holds no heartbeat_timeout");
+    }
+    Ok(answer)
+}
+
+/// Time within which the conductor expects a heartbeat. Very old APIs put it beside the node. An answer from
+/// [`super::Conductor::lookup`] always has one.
+pub fn heartbeat_timeout(answer: &LookupAnswer) -> Option<Duration> {
+    let seconds = match &answer.config {
+        Some(config) => config.heartbeat_timeout,
+        None => answer.heartbeat_timeout,
+    }?;
+    Duration::try_from_secs_f64(seconds).ok().filter(|timeout| !timeout.is_zero())
+}
+
+/// Repeats an attempt until it succeeds or the time is over: random pauses with a doubling upper end, and longer ones
+/// while the node is locked, so that a rack of waiting agents does not keep the conductor busy with refusing them.
+pub(super) async fn until_found<T, F>(
+    limits: Limits,
+    mut rng: Rng,
+    mut attempt: impl FnMut() -> F,
+) -> Result<T, ConductorError>
+where
+    F: Future<Output = Result<T, ConductorError>>,
+{
+    let begun = Instant::now();
+    let mut tries = 0;
+    let mut conflicts = 0;
+    loop {
+        tries += 1;
+        let error = match attempt().await {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        let waited = begun.elapsed();
+        if waited >= limits.timeout {
+            return Err(ConductorError::LookupTimedOut { waited, last: Box::new(error) });
+        }
+        let mut pause = backoff::lookup_pause(&mut rng, tries, limits.interval);
+        if error.is_conflict() {
+            conflicts += 1;
+            pause += backoff::conflict_pause(conflicts);
+        }
+        let pause = pause.min(limits.timeout.saturating_sub(waited));
+        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
+        tracing::warn!(
+            "{}{hint}; next try in {:.0} s, giving up in {} s",
+            chain(&error),
+            pause.as_secs_f64().ceil(),
+            limits.timeout.saturating_sub(waited).as_secs()
+        );
+        tokio::time::sleep(pause).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::StatusCode;
+
+    const LIMITS: Limits = Limits { timeout: Duration::from_secs(600), interval: Duration::from_secs(1) };
+
+    fn refused(status: u16) -> ConductorError {
+        ConductorError::Refused {
+            what: "lookup",
+            url: "http://192.0.2.1:6385".parse().unwrap(),
+            status: StatusCode::from_u16(status).unwrap(),
+            text: "x".into(),
+        }
+    }
+
+    /// Runs attempts that answer with the given statuses (then 200) and gives the seconds at which they were made.
+    async fn attempts(statuses: impl Fn(usize) -> Option<u16>) -> (Result<(), ConductorError>, Vec<f64>) {
+        let begun = Instant::now();
+        let mut times = Vec::new();
+        let attempt = || {
+            times.push(begun.elapsed().as_secs_f64());
+            std::future::ready(statuses(times.len()).map_or(Ok(()), |status| Err(refused(status))))
+        };
+        let result = until_found(LIMITS, Rng::with_seed(3), attempt).await;
+        (result, times)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lookups_end_with_the_first_success() {
+        let (result, times) = attempts(|n| (n < 4).then_some(404)).await;
+        result.unwrap();
+        assert_eq!(times.len(), 4);
+        for (pause, high) in times.windows(2).map(|pair| pair[1] - pair[0]).zip([1.0, 2.0, 4.0]) {
+            assert!(pause >= 1.0 && pause <= high + 0.01, "{times:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lookups_end_when_the_time_is_over() {
+        let begun = Instant::now();
+        let (result, times) = attempts(|_| Some(500)).await;
+        let error = result.unwrap_err();
+        assert!(matches!(error, ConductorError::LookupTimedOut { .. }));
+        assert_eq!(error.status(), Some(StatusCode::INTERNAL_SERVER_ERROR));
+        assert_eq!(begun.elapsed().as_secs(), 600);
+        assert!(times.len() > 15 && times.len() < 100, "{}", times.len());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_locked_node_is_asked_for_less_often() {
+        let (_, times) = attempts(|n| [None, Some(409), Some(404), Some(409), Some(409), Some(409)].get(n)?.to_owned()).await;
+        let pauses: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(pauses.len(), 5);
+        // (extra, upper end of the ordinary pause)
+        for (index, (extra, high)) in [(5.0, 1.0), (0.0, 2.0), (10.0, 4.0), (30.0, 8.0), (30.0, 16.0)].into_iter().enumerate() {
+            let pause = pauses[index];
+            assert!(pause >= extra + 1.0 - 0.01 && pause <= extra + high + 0.01, "{index}: {pauses:?}");
+        }
+    }
+
+    #[test]
+    fn answers_need_a_uuid_and_a_heartbeat_timeout() {
+        let good = [
+            (r#"{"node":{"uuid":"u"},"config":{"heartbeat_timeout":300,"agent_token":null,"new":{}}}"#, 300),
+            (r#"{"node":{"uuid":"u"},"heartbeat_timeout":60}"#, 60),
+            (r#"{"node":{"uuid":"u"},"config":null,"heartbeat_timeout":60.0}"#, 60),
+        ];
+        for (text, seconds) in good {
+            let answer = read(text.as_bytes()).unwrap_or_else(|problem| panic!("{text}: {problem}"));
+            assert_eq!(heartbeat_timeout(&answer), Some(Duration::from_secs(seconds)), "{text}");
+        }
+        let bad = [
+            "",
+            "[]",
+            r#"{"node":{}}"#,
+            r#"{"node":{"uuid":""},"heartbeat_timeout":1}"#,
+            r#"{"node":{"uuid":"u"}}"#,
+            r#"{"node":{"uuid":"u"},"config":{},"heartbeat_timeout":60}"#,
+            r#"{"node":{"uuid":"u"},"config":{"heartbeat_timeout":-5}}"#,
+            r#"{"node":{"uuid":"u"},"config":{"heartbeat_timeout":1e300}}"#,
+        ];
+        for text in bad {
+            assert!(read(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}
