@@ -37,6 +37,13 @@ pub enum DiskFormat {
     Qcow2,
 }
 
+impl DiskBus {
+    /// Whether each disk is a PCI device of its own.
+    pub fn is_pci(self) -> bool {
+        matches!(self, Self::VirtioBlk | Self::Nvme)
+    }
+}
+
 impl DiskFormat {
     /// QEMU's name for it.
     pub fn driver(self) -> &'static str {
@@ -83,7 +90,8 @@ pub struct IoFault {
     pub sector: Option<u64>,
     /// Error number: 5 (EIO), 28 (ENOSPC), ...
     pub errno: i32,
-    /// Only the first such request fails.
+    /// Only the first such request fails. Linux repeats a failed request on NVMe, SCSI and SATA, so that only virtio-blk shows it to
+    /// programs then.
     pub once: bool,
 }
 
@@ -152,7 +160,8 @@ impl Disk {
         self
     }
 
-    /// World wide name (NAA, 64 bits); for NVMe the namespace's EUI-64. virtio-blk and USB have none.
+    /// World wide name (NAA, 64 bits); for NVMe the namespace's EUI-64, which Linux does
+    /// not believe of QEMU and replaces. virtio-blk and USB have none.
     #[must_use]
     pub fn wwn(mut self, wwn: u64) -> Self {
         self.wwn = Some(wwn);
@@ -166,8 +175,8 @@ impl Disk {
         self
     }
 
-    /// Logical and physical sector size in bytes: (512, 512), (512, 4096) or (4096, 4096). QEMU's AHCI disks are always
-    /// 512 logical.
+    /// Logical and physical sector size in bytes: (512, 512), (512, 4096) or (4096, 4096). QEMU's AHCI and USB
+    /// disks are always 512 logical.
     #[must_use]
     pub fn block_size(mut self, logical: u32, physical: u32) -> Self {
         self.logical_block = logical;
@@ -235,9 +244,7 @@ impl Disk {
     /// Arguments for the block nodes.
     pub(crate) fn backend_args(&self, index: usize) -> Vec<String> {
         let mut args = Vec::new();
-        if let Some(limits) = self.throttle {
-            args.extend(["-object".to_owned(), throttle_group(index, limits).to_string()]);
-        }
+        args.extend(self.throttle_group(index).into_iter().flat_map(|group| ["-object".to_owned(), group.to_string()]));
         args.extend(["-blockdev".to_owned(), self.blockdev(index).to_string()]);
         args
     }
@@ -266,8 +273,33 @@ impl Disk {
         })
     }
 
-    /// Arguments for the device. `port` counts the disks on the same bus; `bootindex` is its place in the boot order.
+    /// The throttle group of a disk with speed limits, for `-object` and QMP `object-add`.
+    pub(crate) fn throttle_group(&self, index: usize) -> Option<Value> {
+        self.throttle.map(|limits| throttle_group(index, limits))
+    }
+
+    /// QEMU's name of the device.
+    pub fn device_id(index: usize) -> String {
+        format!("dev{index}")
+    }
+
+    /// Arguments for the device; see [`devices`](Self::devices).
     pub(crate) fn device_args(&self, index: usize, port: usize, bootindex: Option<usize>) -> Vec<String> {
+        self.devices(index, port, bootindex, None)
+            .into_iter()
+            .flat_map(|device| ["-device".to_owned(), device])
+            .collect()
+    }
+
+    /// The devices (most often one) that make the disk. `port` counts the disks on the same bus; `bootindex` is its place in the boot
+    /// order; `slot` the hot-plug slot of a PCI disk.
+    pub(crate) fn devices(
+        &self,
+        index: usize,
+        port: usize,
+        bootindex: Option<usize>,
+        slot: Option<usize>,
+    ) -> Vec<String> {
         let mut device = vec![("driver", self.driver().to_owned())];
         match self.bus {
             DiskBus::Ahci | DiskBus::Cdrom => device.push(("bus", format!("ide.{port}"))),
@@ -275,7 +307,7 @@ impl Disk {
             DiskBus::Sas => device.push(("bus", "sas0.0".into())),
             DiskBus::MegaRaid => device.push(("bus", "megaraid0.0".into())),
             DiskBus::Usb => device.push(("bus", "xhci0.0".into())),
-            DiskBus::VirtioBlk | DiskBus::Nvme => {}
+            DiskBus::VirtioBlk | DiskBus::Nvme => device.extend(slot.map(|slot| ("bus", format!("hot{slot}")))),
         }
         // QEMU wants a serial for NVMe.
         let serial = match (&self.serial, self.bus) {
@@ -283,12 +315,12 @@ impl Disk {
             (serial, _) => serial.clone(),
         };
         device.extend(serial.map(|serial| ("serial", serial)));
-        device.push(("id", format!("dev{index}")));
+        device.push(("id", Self::device_id(index)));
         if self.bus == DiskBus::Nvme && self.wwn.is_some() {
             // The identity belongs to the namespace then, and boot order to the controller.
             device.extend(bootindex.map(|place| ("bootindex", place.to_string())));
             let namespace = self.nvme_namespace(index);
-            return vec!["-device".into(), join(&device), "-device".into(), join(&namespace)];
+            return vec![join(&device), join(&namespace)];
         }
         device.push(("drive", Self::node_name(index)));
         device.extend(self.sizes());
@@ -303,7 +335,7 @@ impl Disk {
             device.push(("removable", "on".into()));
         }
         device.extend(bootindex.map(|place| ("bootindex", place.to_string())));
-        vec!["-device".into(), join(&device)]
+        vec![join(&device)]
     }
 
     fn driver(&self) -> &'static str {
@@ -329,7 +361,7 @@ impl Disk {
 
     fn nvme_namespace(&self, index: usize) -> Vec<(&'static str, String)> {
         let mut namespace =
-            vec![("driver", "nvme-ns".to_owned()), ("bus", format!("dev{index}")), ("drive", Self::node_name(index))];
+            vec![("driver", "nvme-ns".to_owned()), ("bus", Self::device_id(index)), ("drive", Self::node_name(index))];
         namespace.extend(self.wwn.map(|wwn| ("eui64", format!("{wwn:#x}"))));
         namespace.extend(self.sizes());
         namespace

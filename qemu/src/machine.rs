@@ -103,6 +103,8 @@ pub struct Machine {
     pub rtc_base: Option<String>,
     /// Serial ports, each with its log.
     pub serial_ports: usize,
+    /// Empty PCI Express slots `hot0`, `hot1`, ... for disks plugged in later.
+    pub hotplug_slots: usize,
     /// Whether a reset ends QEMU.
     pub no_reboot: bool,
     /// More arguments, as they are.
@@ -127,6 +129,7 @@ impl Machine {
             smbios: BTreeMap::new(),
             rtc_base: None,
             serial_ports: 1,
+            hotplug_slots: 0,
             no_reboot: false,
             extra: Vec::new(),
         }
@@ -285,6 +288,9 @@ impl Machine {
         if self.rng {
             args.extend(strings(["-object", "rng-random,id=rng0,filename=/dev/urandom"]));
             args.extend(strings(["-device", "virtio-rng-pci,rng=rng0"]));
+        }
+        for slot in 0..self.hotplug_slots {
+            args.extend(strings(["-device", &format!("pcie-root-port,id=hot{slot},chassis={}", slot + 1)]));
         }
         match &self.bmc {
             None => {}

@@ -173,7 +173,7 @@ mod tests {
     fn process_dies_with_this_program() {
         // The death signal is set in the child before it becomes the program; the kernel shows it nowhere, so a second
         // program is started that starts a sleeper the same way and is then killed.
-        let Ok(setpriv) = artifacts::program("setpriv", "util-linux") else { return };
+        let setpriv = artifacts::program("setpriv", "util-linux").unwrap();
         let script = format!("{} --pdeathsig KILL -- sleep 60 & echo $!; wait", setpriv.display());
         let mut shell =
             Command::new("/bin/sh").args(["-c", &script]).stdout(std::process::Stdio::piped()).spawn().unwrap();

@@ -175,15 +175,6 @@ impl Qmp {
         self.execute("set_link", json!({"name": nic, "up": up})).map(drop)
     }
 
-    /// Adds a block node and a device on it, as a disk that is plugged in. `device` is what `device_add` takes.
-    ///
-    /// # Errors
-    /// As [`execute`](Self::execute).
-    pub fn plug_disk(&self, node: Value, device: Value) -> Result<()> {
-        self.execute("blockdev-add", node)?;
-        self.execute("device_add", device).map(drop)
-    }
-
     /// Asks the guest to let go of the device `id`, and waits until it is gone.
     ///
     /// # Errors

@@ -1,20 +1,4 @@
-//! Running machines: [`Vm::builder`] describes one, [`VmBuilder::start`] runs it, dropping it kills it.
-//!
-//! ```no_run
-//! # fn main() -> anyhow::Result<()> {
-//! use std::time::Duration;
-//! use ferric_qemu::{Disk, DiskBus, Image, Nic, Vm};
-//!
-//! let vm = Vm::builder("smoke")
-//!     .memory_mib(128)
-//!     .nic(Nic::user())
-//!     .disk(Disk::new(DiskBus::VirtioBlk, "disk.raw").serial("D1"))
-//!     .network_boot(&Image::built("virt")?, "console=ttyS0")?
-//!     .start()?;
-//! vm.console().wait_for("ferric", vm.limit(Duration::from_secs(20)))?;
-//! let agent = vm.agent_port()?; // 127.0.0.1:<agent> is port 9999 of the guest
-//! # drop(agent); Ok(()) }
-//! ```
+//! Describing a machine, and starting it.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -22,16 +6,16 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
-use serde_json::{Value, json};
-use tempfile::TempDir;
+use anyhow::{Context as _, Result};
+use serde_json::Value;
 
+use super::{Vm, VmParts};
 use crate::accel::Accel;
 use crate::artifacts::{self, Image, Ovmf};
 use crate::console::Console;
 use crate::disk::Disk;
 use crate::machine::{Bmc, Boot, Firmware, Machine, Paths};
-use crate::net::{AGENT_PORT, Cable, Nic, parse_forwards};
+use crate::net::{Cable, Nic, parse_forwards};
 use crate::process::Process;
 use crate::pxe::PxeTree;
 use crate::qmp::Qmp;
@@ -185,6 +169,13 @@ impl VmBuilder {
         self
     }
 
+    /// Empty PCI Express slots into which disks can be plugged while it runs; see [`Vm::plug_disk`].
+    #[must_use]
+    pub fn hotplug_slots(mut self, slots: usize) -> Self {
+        self.machine.hotplug_slots = slots;
+        self
+    }
+
     /// A reset ends the machine instead of booting again.
     #[must_use]
     pub fn no_reboot(mut self) -> Self {
@@ -295,7 +286,7 @@ impl VmBuilder {
             .map(|(path, offset)| Console::new(path, offset, Arc::clone(&process), self.markers.clone()))
             .collect();
         let forwards = ready(&machine, &qmp)?;
-        Ok(Vm {
+        Ok(Vm::new(VmParts {
             machine,
             accel,
             logs,
@@ -307,7 +298,7 @@ impl VmBuilder {
             _watchdog: watchdog,
             _work: work,
             _sockets: sockets,
-        })
+        }))
     }
 }
 
@@ -333,7 +324,7 @@ fn prepare_logs(name: &str, append: bool) -> Result<PathBuf> {
     Ok(dir)
 }
 
-fn firmware_files(firmware: &Firmware, work: &Path) -> Result<Option<Ovmf>> {
+pub(super) fn firmware_files(firmware: &Firmware, work: &Path) -> Result<Option<Ovmf>> {
     let Firmware::Uefi { vars } = firmware else { return Ok(None) };
     let pristine = artifacts::ovmf()?;
     let own = vars.clone().unwrap_or_else(|| work.join("vars.fd"));
@@ -342,184 +333,4 @@ fn firmware_files(firmware: &Firmware, work: &Path) -> Result<Option<Ovmf>> {
             .with_context(|| format!("copying the variable store to {}", own.display()))?;
     }
     Ok(Some(Ovmf { code: pristine.code, vars: own }))
-}
-
-/// Why a machine ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shutdown {
-    /// Whether the guest did it.
-    pub by_guest: bool,
-    /// QEMU's word for it: `guest-shutdown`, `guest-reset`, `guest-panic`, `host-qmp-quit`, ...
-    pub reason: String,
-}
-
-/// A running machine.
-#[derive(Debug)]
-pub struct Vm {
-    // Keeps the TFTP tree of its description alive too.
-    machine: Machine,
-    accel: Accel,
-    logs: PathBuf,
-    started: Instant,
-    process: Arc<Process>,
-    consoles: Vec<Console>,
-    qmp: Qmp,
-    forwards: Vec<(u16, u16)>,
-    _watchdog: Watchdog,
-    _work: TempDir,
-    _sockets: TempDir,
-}
-
-impl Vm {
-    /// Begins the description of a machine.
-    pub fn builder(name: &str) -> VmBuilder {
-        VmBuilder::new(name)
-    }
-
-    /// Its description.
-    pub fn machine(&self) -> &Machine {
-        &self.machine
-    }
-
-    /// The accelerator it runs under.
-    pub fn accel(&self) -> &Accel {
-        &self.accel
-    }
-
-    /// A time limit that is right under KVM, lengthened for this machine's accelerator.
-    pub fn limit(&self, under_kvm: Duration) -> Duration {
-        self.accel.scale(under_kvm)
-    }
-
-    /// Time since QEMU was started.
-    pub fn elapsed(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// Its first serial console.
-    ///
-    /// # Panics
-    /// When it was built with no serial port.
-    pub fn console(&self) -> &Console {
-        &self.consoles[0]
-    }
-
-    /// All its serial consoles.
-    pub fn consoles(&self) -> &[Console] {
-        &self.consoles
-    }
-
-    /// Its control connection.
-    pub fn qmp(&self) -> &Qmp {
-        &self.qmp
-    }
-
-    /// Its log folder: `console<N>.log`, `qemu.log`, `argv.txt`.
-    pub fn log_dir(&self) -> &Path {
-        &self.logs
-    }
-
-    /// Process id of QEMU.
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// The port of 127.0.0.1 that leads to `guest_port`.
-    pub fn forwarded(&self, guest_port: u16) -> Option<u16> {
-        self.forwards.iter().find(|(guest, _)| *guest == guest_port).map(|(_, host)| *host)
-    }
-
-    /// The port of 127.0.0.1 that leads to the agent.
-    ///
-    /// # Errors
-    /// When no card of the machine forwards it.
-    pub fn agent_port(&self) -> Result<u16> {
-        self.forwarded(AGENT_PORT).context("the machine has no network card that forwards the agent's port")
-    }
-
-    /// Whether QEMU is there.
-    pub fn is_running(&self) -> bool {
-        self.process.ended().is_none()
-    }
-
-    /// Waits until the guest has powered off (or was reset, with [`VmBuilder::no_reboot`]).
-    ///
-    /// # Errors
-    /// When `limit` passes or a console shows a sign of a hang; with the console's last lines.
-    pub fn wait_shutdown(&self, limit: Duration) -> Result<Shutdown> {
-        let deadline = Instant::now() + limit;
-        while self.process.ended().is_none() {
-            let problem = match self.consoles.iter().find_map(Console::hang) {
-                Some((marker, _)) => format!("the guest hangs ({marker:?})"),
-                None if Instant::now() >= deadline => format!("still running after {:.0} s", limit.as_secs_f64()),
-                None => {
-                    std::thread::sleep(Duration::from_millis(30));
-                    continue;
-                }
-            };
-            let excerpt = self.consoles.first().map(Console::excerpt).unwrap_or_default();
-            bail!("waiting for machine {} to shut down: {problem}\n{excerpt}", self.machine.name);
-        }
-        match self.qmp.wait_event(&["SHUTDOWN"], Duration::from_secs(1)) {
-            Ok(event) => Ok(Shutdown {
-                by_guest: event.data.get("guest").and_then(Value::as_bool).unwrap_or(false),
-                reason: event.data.get("reason").and_then(Value::as_str).unwrap_or_default().to_owned(),
-            }),
-            Err(_) => bail!("machine {}: {}", self.machine.name, self.process.epitaph().unwrap_or_default()),
-        }
-    }
-
-    /// Waits until the guest is reset, and moves the consoles' marks there.
-    ///
-    /// # Errors
-    /// When `limit` passes or QEMU ends first.
-    pub fn wait_reset(&self, limit: Duration) -> Result<()> {
-        self.qmp.wait_event(&["RESET"], limit)?;
-        self.consoles.iter().for_each(Console::mark);
-        Ok(())
-    }
-
-    /// Presses the reset button and moves the consoles' marks.
-    ///
-    /// # Errors
-    /// When QEMU is gone.
-    pub fn reset(&self) -> Result<()> {
-        self.consoles.iter().for_each(Console::mark);
-        self.qmp.execute("system_reset", Value::Null).map(drop)
-    }
-
-    /// Presses the power button (ACPI); the guest decides what follows.
-    ///
-    /// # Errors
-    /// When QEMU is gone.
-    pub fn press_power_button(&self) -> Result<()> {
-        self.qmp.execute("system_powerdown", Value::Null).map(drop)
-    }
-
-    /// Pulls (`up` false) or plugs the cable of the card at place `index`.
-    ///
-    /// # Errors
-    /// When there is no such card.
-    pub fn set_link(&self, index: usize, up: bool) -> Result<()> {
-        self.qmp.set_link(&Nic::id(index), up)
-    }
-
-    /// Cuts the power. Disks keep what the guest has flushed.
-    pub fn kill(&self) {
-        self.process.kill();
-    }
-
-    /// Ends QEMU in order, its files flushed; kills it if it does not end.
-    pub fn quit(&self) {
-        if self.qmp.execute("quit", json!({})).is_err() || self.process.wait(Duration::from_secs(10)).is_none() {
-            self.process.kill();
-        }
-    }
-}
-
-impl Drop for Vm {
-    fn drop(&mut self) {
-        // Before its folders go.
-        self.process.kill();
-    }
 }
