@@ -24,6 +24,8 @@ pub struct Manifest {
     pub description: String,
     /// Version of Ferric that made the image.
     pub ferric_version: String,
+    /// The profile's limit for kernel and initramfs together.
+    pub budget_bytes: Option<u64>,
     /// The kernel.
     pub kernel: KernelEntry,
     /// The agent binary.
@@ -126,6 +128,7 @@ impl Manifest {
             profile: profile.name.clone(),
             description: profile.description.clone(),
             ferric_version: env!("CARGO_PKG_VERSION").to_owned(),
+            budget_bytes: profile.budget_bytes,
             kernel: KernelEntry {
                 package: kernel.package.clone(),
                 version: kernel.version.clone(),
