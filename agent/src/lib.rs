@@ -6,4 +6,5 @@ pub mod handover;
 pub mod http;
 pub mod init;
 pub mod logs;
+pub mod net;
 pub mod tls;
