@@ -8,11 +8,13 @@
 pub mod context;
 pub mod error;
 pub mod generic;
+pub mod hints;
 pub mod machine;
 pub mod manager;
 pub mod probe;
 pub mod registry;
 pub mod settings;
+pub mod skip_list;
 pub mod version;
 
 pub use context::{Services, StepContext};

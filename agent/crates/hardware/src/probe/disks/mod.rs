@@ -39,6 +39,8 @@ pub struct Disk {
     pub wwns: Vec<Option<String>>,
     /// Every link in `/dev/disk/by-path` that leads to it.
     pub by_paths: Vec<String>,
+    /// Links in `/dev/disk/by-id` that lead to it, or would.
+    pub by_ids: Vec<String>,
     /// Device paths of its partitions, in order.
     pub partitions: Vec<String>,
     /// Device paths of the arrays and volumes that it, or one of its partitions, is a part of.
@@ -68,6 +70,11 @@ impl Disk {
             info,
             ..Self::default()
         }
+    }
+
+    /// Every link in `/dev/disk` that is known to lead to it.
+    pub fn links(&self) -> impl Iterator<Item = &str> {
+        self.by_paths.iter().chain(&self.by_ids).map(String::as_str)
     }
 
     fn is_physical(&self) -> bool {
@@ -180,6 +187,7 @@ fn disk(
         serials: vec![identity.serial, identity.serial_short, identity.serial_full],
         wwns: vec![wwn, identity.wwn.wwn],
         by_paths,
+        by_ids: identity.by_id.iter().map(|name| format!("/dev/disk/by-id/{name}")).collect(),
         partitions: partitions(device, names),
         holders: holders(device, names),
     };
