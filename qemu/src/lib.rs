@@ -16,6 +16,7 @@
 //! | [`artifacts`] | where the built image, QEMU and firmware are |
 //! | [`conductor`] | a stand-in Ironic: API, agent client, flows |
 //! | [`image_server`] | HTTP server with ranges and faults |
+//! | [`os_image`] | bootable operating system images to deploy, and tiny ones for tests |
 
 pub mod accel;
 pub mod artifacts;
@@ -26,6 +27,7 @@ pub mod disk_file;
 pub mod image_server;
 pub mod machine;
 pub mod net;
+pub mod os_image;
 pub mod process;
 pub mod pxe;
 pub mod qmp;

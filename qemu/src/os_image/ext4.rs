@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
+use ferric_image_build::cpio::{Archive, Node};
 
 use super::layout::Partition;
 use super::tool;
-use super::tree::{Node, Tree};
 
 /// UUID of the root file system, by which boot loader and kernel find it.
 pub(super) const ROOT_UUID: &str = "fe441c00-0000-4000-8000-0000000000e4";
@@ -19,7 +19,7 @@ const FEATURES: &str = "none,has_journal,ext_attr,resize_inode,dir_index,filetyp
 large_file,huge_file,dir_nlink,extra_isize,metadata_csum";
 
 /// Makes the file system in `partition` of `disk` and puts `tree` into it. `staging` is an empty folder for file contents.
-pub(super) fn make(disk: &Path, partition: &Partition, tree: &Tree, staging: &Path) -> Result<()> {
+pub(super) fn make(disk: &Path, partition: &Partition, tree: &Archive, staging: &Path) -> Result<()> {
     let offset = partition.start_bytes;
     let mut mke2fs = tool::command("mke2fs");
     mke2fs
@@ -57,10 +57,12 @@ fn complaints(stderr: &str) -> Vec<&str> {
 }
 
 /// Writes the content of each file into `staging` and returns the debugfs script that makes the tree.
-fn stage(tree: &Tree, staging: &Path) -> Result<String> {
+fn stage(tree: &Archive, staging: &Path) -> Result<String> {
     let mut script = format!("set_current_time @{TIMESTAMP}\n");
     let mut directory = "";
-    for (number, (path, node)) in tree.iter().enumerate() {
+    for (number, (path, node)) in tree.nodes().enumerate() {
+        // debugfs has no quoting worth relying on, and nothing in this system needs odd names.
+        ensure!(!path.contains(|c: char| c.is_whitespace() || c == '"'), "{path:?} cannot be a path in the image");
         // What makes an entry takes a bare name, which goes into the current directory.
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if parent != directory {
@@ -68,13 +70,13 @@ fn stage(tree: &Tree, staging: &Path) -> Result<String> {
             directory = parent;
         }
         let mode = match node {
-            Node::Dir { mode } => {
+            Node::Directory { mode } => {
                 script.push_str(&format!("mkdir {name}\n"));
                 0o040_000 | mode
             }
-            Node::File { mode, data } => {
+            Node::File { mode, bytes } => {
                 let content = staging.join(number.to_string());
-                fs::write(&content, data).with_context(|| format!("writing {}", content.display()))?;
+                fs::write(&content, bytes).with_context(|| format!("writing {}", content.display()))?;
                 script.push_str(&format!("write {} {name}\n", content.display()));
                 0o100_000 | mode
             }
@@ -103,10 +105,10 @@ mod tests {
 
     #[test]
     fn script_makes_every_entry_with_its_mode() {
-        let mut tree = Tree::default();
-        tree.dir("tmp", 0o1777).unwrap();
-        tree.file("etc/hostname", 0o644, "x\n").unwrap();
-        tree.symlink("bin", "usr/bin").unwrap();
+        let mut tree = Archive::default();
+        tree.add("tmp", Node::Directory { mode: 0o1777 }).unwrap();
+        tree.add("etc/hostname", Node::file(0o644, b"x\n".to_vec())).unwrap();
+        tree.add("bin", Node::Symlink { target: "usr/bin".to_owned() }).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let script = stage(&tree, dir.path()).unwrap();
         for line in [
@@ -125,5 +127,15 @@ mod tests {
     fn only_the_banner_of_debugfs_is_no_complaint() {
         assert!(complaints("debugfs 1.47.0 (5-Feb-2023)\n\n").is_empty());
         assert_eq!(complaints("debugfs 1.47.0\nwrite: No space left\n"), ["write: No space left"]);
+    }
+
+    #[test]
+    fn odd_names_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["a b", "a\nb", "a\"b"] {
+            let mut tree = Archive::default();
+            tree.add(path, Node::file(0o644, Vec::new())).unwrap();
+            assert!(stage(&tree, dir.path()).is_err(), "{path:?}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! GRUB for BIOS and UEFI, put in place without `grub-install`: its images are made by `grub-mkimage` and joined here.
+//! GRUB for BIOS, put in place without `grub-install`: its images are made by `grub-mkimage` and joined here.
 //!
 //! What `grub-bios-setup` would write is described by GRUB's own `grub-core/boot/i386/pc/boot.S` and `diskboot.S`
 //! (offsets of the fields in the first sector of each image).
@@ -10,16 +10,14 @@ use anyhow::{Context as _, Result, bail};
 
 use super::ext4::ROOT_UUID;
 use super::layout::{DiskLabel, Layout, MIB, Role};
-use super::tool;
+use super::{system, tool};
 
 const BIOS_DIR: &str = "/usr/lib/grub/i386-pc";
 const SECTOR: usize = 512;
 const CONFIG: &str = include_str!("../../assets/os-image/grub.cfg");
-const EFI_EARLY_CONFIG: &str = include_str!("../../assets/os-image/grub-efi-early.cfg");
 const MODULES: &[&str] = &[
     "part_gpt",
     "part_msdos",
-    "fat",
     "ext2",
     "normal",
     "linux",
@@ -47,19 +45,10 @@ const LOAD_SEGMENT: u16 = 0x820;
 
 /// `grub.cfg` of the system for that kernel release.
 pub(super) fn config(release: &str) -> String {
-    CONFIG.replace("@RELEASE@", release).replace("@ROOT_UUID@", ROOT_UUID)
-}
-
-/// GRUB as one EFI program that finds the root file system by its UUID.
-pub(super) fn efi_program(work: &Path) -> Result<Vec<u8>> {
-    let early = work.join("grub-efi-early.cfg");
-    fs::write(&early, EFI_EARLY_CONFIG.replace("@ROOT_UUID@", ROOT_UUID))
-        .with_context(|| format!("writing {}", early.display()))?;
-    let out = work.join("grubx64.efi");
-    let mut mkimage = tool::command("grub-mkimage");
-    mkimage.args(["-O", "x86_64-efi", "-p", "/EFI/debian", "-c"]).arg(&early).arg("-o").arg(&out).args(MODULES);
-    tool::run(&mut mkimage).context("making GRUB for UEFI")?;
-    fs::read(&out).with_context(|| format!("reading {}", out.display()))
+    CONFIG
+        .replace("@RELEASE@", release)
+        .replace("@ROOT_UUID@", ROOT_UUID)
+        .replace("@COMMAND_LINE@", &system::command_line())
 }
 
 /// GRUB for BIOS: boot code for the first sector, and the core image with the byte where it lies.
@@ -131,7 +120,6 @@ mod tests {
             assert!(text.contains(part), "{part} is missing in:\n{text}");
         }
         assert!(!text.contains('@'), "a placeholder is left in:\n{text}");
-        assert!(EFI_EARLY_CONFIG.contains("@ROOT_UUID@"));
     }
 
     #[test]

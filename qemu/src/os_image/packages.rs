@@ -7,10 +7,8 @@ use anyhow::{Context as _, Result, anyhow};
 
 use super::tool;
 
-/// Package that always depends on the current kernel's package.
-pub(super) const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
 /// Packages of the system besides the kernel.
-pub(super) const SYSTEM_PACKAGES: &[&str] = &["base-files", "busybox-static"];
+pub(super) const SYSTEM_PACKAGES: &[&str] = &["base-files", "busybox-static", "systemd-boot-efi"];
 
 /// An unpacked package.
 #[derive(Debug)]
@@ -29,21 +27,6 @@ pub(super) fn unpack(name: &str, debs: &Path, work: &Path) -> Result<Package> {
         .with_context(|| format!("unpacking package {name}"))?;
     let control = tool::text(tool::command("dpkg-deb").arg("-f").arg(&deb))?;
     Ok(Package { files, control })
-}
-
-/// The package the kernel metapackage stands for now, such as `linux-image-6.1.0-57-amd64`.
-pub(super) fn kernel_package() -> Result<String> {
-    let shown = tool::text(tool::command("apt-cache").args(["show", "--no-all-versions", KERNEL_METAPACKAGE]))
-        .with_context(|| format!("asking apt for {KERNEL_METAPACKAGE} (has `apt-get update` been run?)"))?;
-    dependency_of(&shown)
-        .map(str::to_owned)
-        .ok_or_else(|| anyhow!("apt knows no kernel behind {KERNEL_METAPACKAGE} (has `apt-get update` been run?)"))
-}
-
-/// First package in the `Depends` field.
-fn dependency_of(control: &str) -> Option<&str> {
-    let depends = control.lines().find_map(|line| line.strip_prefix("Depends:"))?;
-    depends.split([',', '|']).next()?.split_whitespace().next()
 }
 
 fn fetch(name: &str, debs: &Path) -> Result<PathBuf> {
@@ -79,14 +62,6 @@ fn newest(name: &str, debs: &Path) -> Result<Option<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn kernel_behind_the_metapackage_is_its_first_dependency() {
-        let shown =
-            "Package: linux-image-amd64\nVersion: 6.1.192-3\nDepends: linux-image-6.1.0-57-amd64 (= 6.1.192-3)\n";
-        assert_eq!(dependency_of(shown), Some("linux-image-6.1.0-57-amd64"));
-        assert_eq!(dependency_of("Package: x\n"), None);
-    }
 
     #[test]
     fn package_at_hand_is_found_by_whole_name() {

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use super::convert::{self, Qcow2Kind};
 use super::layout::{DiskLabel, Layout, MIB, Role};
 use super::system::{self, Packages};
-use super::{esp, ext4, grub, modules, packages, tool};
+use super::{esp, ext4, grub, packages, tool};
 
 /// Raised when the code that makes images changes what comes out of it.
 const RECIPE_VERSION: u32 = 1;
@@ -99,7 +99,7 @@ impl Recipe {
             None => {
                 let work = workspace(&dir)?;
                 let disk = work.path().join("disk.raw");
-                build(&layout, &cache_dir.join("debs"), work.path(), &disk)?;
+                build(&layout, cache_dir, work.path(), &disk)?;
                 self.publish(&disk, &dir, ImageFormat::Raw)?
             }
         };
@@ -121,11 +121,12 @@ impl Recipe {
         let parts = [
             format!("{RECIPE_VERSION} {:?} {} {}", self.label, self.virtual_size_bytes, self.sector_bytes),
             packages::SYSTEM_PACKAGES.join(" "),
-            modules::STORAGE.join(" "),
-            modules::SYSTEM.join(" "),
+            system::STORAGE_MODULES.join(" "),
+            system::SYSTEM_MODULES.join(" "),
             grub::config("-"),
         ];
-        for part in parts.iter().map(String::as_str).chain(system::TEXTS.iter().copied()) {
+        let texts = system::TEXTS.iter().chain(esp::TEXTS).copied();
+        for part in parts.iter().map(String::as_str).chain(texts) {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }
@@ -167,9 +168,8 @@ fn workspace(dir: &Path) -> Result<tempfile::TempDir> {
 }
 
 /// Makes the raw disk.
-fn build(layout: &Layout, debs: &Path, work: &Path, disk: &Path) -> Result<()> {
-    let packages = Packages::get(debs, work)?;
-    let root = system::root(&packages)?;
+fn build(layout: &Layout, cache_dir: &Path, work: &Path, disk: &Path) -> Result<()> {
+    let system = Packages::get(cache_dir, work)?.install()?;
     let mut file = File::options()
         .read(true)
         .write(true)
@@ -185,14 +185,14 @@ fn build(layout: &Layout, debs: &Path, work: &Path, disk: &Path) -> Result<()> {
             .context("writing GRUB's core image")?;
     }
     if let Some((_, partition)) = layout.partition(Role::Esp) {
-        esp::make(&mut file, partition, layout.sector_bytes, &grub::efi_program(work)?)?;
+        esp::make(&mut file, partition, layout.sector_bytes, &system.esp)?;
     }
     file.sync_all().with_context(|| format!("writing {}", disk.display()))?;
     drop(file);
     let staging = work.join("staging");
     fs::create_dir(&staging).with_context(|| format!("making {}", staging.display()))?;
     let (_, partition) = layout.root()?;
-    ext4::make(disk, partition, &root, &staging)
+    ext4::make(disk, partition, &system.root, &staging)
 }
 
 #[cfg(test)]
