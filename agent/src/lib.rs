@@ -7,4 +7,5 @@ pub mod http;
 pub mod init;
 pub mod logs;
 pub mod net;
+pub mod selftest;
 pub mod tls;
