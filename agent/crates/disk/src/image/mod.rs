@@ -1,5 +1,39 @@
-//! Writing an image to a disk in one pass.
+//! Writing an image to a disk in one pass, without a copy of it anywhere else.
 //!
-//! [`source`] is what the pipeline asks of a download.
+//! ```text
+//! source ── download ──────── write ───────────── sink ─────────── target
+//! HTTP body  a thread reads    raw: as it is       a fixed pool,    head and tail of
+//!            and hashes into   qcow2: by tables    threads unpack   the disk held back
+//!            a few chunks                          and write        until all is well
+//! ```
+//!
+//! - [`deploy`] is the whole of it: credentials, checksum, URLs in turn, trying again.
+//! - [`write`] is one attempt: format check, copy, flush, verify, head.
+//! - [`source`] is what the pipeline asks of a download; the agent implements it over HTTP.
+//! - [`checksum`] and [`format`](mod@format) decide what an image must be; [`qcow2`] reads the one format that is not raw.
+//!
+//! The happy path: the format is decided from the first bytes; size and tables are judged; both ends of the disk are
+//! zeroed; what the image leaves empty is zeroed; data is written; the disk is flushed; length and checksum are
+//! compared; tail and head are written and flushed. Any failure before the last step leaves a disk without a partition
+//! table; any refusal before the third step leaves the disk as it was.
+//!
+//! Memory is fixed: 2 MiB of downloaded chunks, 6 MiB of write buffers, 1 MiB of head, with qcow2 up to 3 MiB of
+//! extents, one table, and for each writer the content of a batch of compressed clusters.
 
+pub mod checksum;
+pub mod deploy;
+mod download;
+pub mod error;
+pub mod format;
+pub mod qcow2;
+mod sink;
 pub mod source;
+mod target;
+mod unpack;
+pub mod write;
+
+pub use deploy::{ImageOptions, RetryPolicy, ServerAuth, deploy_image};
+pub use error::ImageError;
+pub use format::Format;
+pub use unpack::{Compression, UnpackError};
+pub use write::{ImageSpec, WriteReport, write_image};

@@ -1,0 +1,176 @@
+//! From `image_info` to a written disk: credentials, checksum, URLs in turn, and trying again (deploy section 3).
+
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ferric_sys::block_dev::BlockDev;
+use ferric_types::error::chain;
+use ferric_types::{ErrorClass, ImageInfo, Progress, Secret};
+
+use super::checksum;
+use super::error::ImageError;
+use super::format::Format;
+use super::source::{Fetch, FetchRequest, ImageSource, redacted};
+use super::write::{ImageSpec, WriteReport, write_image};
+
+/// How often a whole download is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RetryPolicy {
+    /// Tries in all; at least one is made.
+    pub tries: u32,
+    /// Pause between them.
+    pub interval: Duration,
+}
+
+impl Default for RetryPolicy {
+    fn default() -> Self {
+        Self { tries: 10, interval: Duration::from_secs(10) }
+    }
+}
+
+/// Log-in to the image server, for images whose `image_info` says nothing about it.
+#[derive(Debug, Clone, Default)]
+pub struct ServerAuth {
+    /// `noauth` or `http_basic`.
+    pub strategy: Option<String>,
+    /// User for `http_basic`.
+    pub user: Option<String>,
+    /// Password for `http_basic`.
+    pub password: Option<Secret<String>>,
+}
+
+/// What the agent's configuration says about images.
+#[derive(Debug, Clone)]
+pub struct ImageOptions {
+    /// Formats that may be written.
+    pub permitted_formats: Vec<Format>,
+    /// Whether the content is judged beyond its signature.
+    pub deep_inspection: bool,
+    /// Whether MD5 digests in `checksum` are accepted.
+    pub md5_enabled: bool,
+    /// Log-in to the image server.
+    pub auth: ServerAuth,
+    /// How often a whole download is tried.
+    pub retry: RetryPolicy,
+}
+
+/// Downloads the image that `info` describes and writes it to a disk. A download that fails or has the wrong checksum is
+/// begun again, with its checksum file, as often as the options say.
+///
+/// # Errors
+/// Any [`ImageError`], of the last try.
+pub fn deploy_image(
+    info: &ImageInfo,
+    fetch: &dyn Fetch,
+    device: &BlockDev,
+    options: &ImageOptions,
+    progress: &Progress,
+) -> Result<WriteReport, ImageError> {
+    let requests = requests(info, &options.auth)?;
+    let mut tries = 1;
+    loop {
+        match attempt(info, &requests, fetch, device, options, progress) {
+            Err(error) if error.is_worth_another_try() && tries < options.retry.tries => {
+                tracing::warn!(
+                    image = info.id(),
+                    tries,
+                    of = options.retry.tries,
+                    error = chain(&error),
+                    "image was not written, trying again"
+                );
+                tries += 1;
+                std::thread::sleep(options.retry.interval);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn attempt(
+    info: &ImageInfo,
+    requests: &[FetchRequest],
+    fetch: &dyn Fetch,
+    device: &BlockDev,
+    options: &ImageOptions,
+    progress: &Progress,
+) -> Result<WriteReport, ImageError> {
+    let template = requests.first().cloned().unwrap_or_default();
+    let checksum = checksum::resolve(info, fetch, &template, options.md5_enabled)?;
+    let spec = ImageSpec {
+        id: info.id().to_owned(),
+        disk_format: info.disk_format.clone(),
+        checksum,
+        permitted_formats: options.permitted_formats.clone(),
+        deep_inspection: options.deep_inspection,
+    };
+    let mut source = open_first(info.id(), requests, fetch)?;
+    write_image(source.as_mut(), &spec, device, progress)
+}
+
+/// The first URL that answers; one that refuses for good ends the search.
+fn open_first(id: &str, requests: &[FetchRequest], fetch: &dyn Fetch) -> Result<Box<dyn ImageSource>, ImageError> {
+    let mut failures = Vec::new();
+    for request in requests {
+        let began = Instant::now();
+        match fetch.open(request) {
+            Ok(source) => return Ok(source),
+            Err(source) if requests.len() == 1 || source.class() == ErrorClass::ImageDownloadFatal => {
+                return Err(ImageError::Download { id: id.to_owned(), source });
+            }
+            Err(error) => failures.push(format!(
+                "URL: {}; time: {:.1} seconds. Error: {}",
+                redacted(&request.url),
+                began.elapsed().as_secs_f64(),
+                chain(&error)
+            )),
+        }
+    }
+    Err(ImageError::AllUrls { id: id.to_owned(), failures })
+}
+
+/// One request for each URL of an image, with the right credentials.
+///
+/// # Errors
+/// [`ImageError::Credentials`].
+pub fn requests(info: &ImageInfo, auth: &ServerAuth) -> Result<Vec<FetchRequest>, ImageError> {
+    let authorization =
+        authorization(info, auth).map_err(|reason| ImageError::Credentials { id: info.id().to_owned(), reason })?;
+    let request = |url: &String| FetchRequest {
+        url: url.clone(),
+        authorization: authorization.clone(),
+        proxies: info.proxies.clone().unwrap_or_default(),
+        no_proxy: info.no_proxy.clone(),
+    };
+    Ok(info.urls.iter().flatten().map(request).collect())
+}
+
+/// The `Authorization` header: a complete one first, then the image's own log-in, then the configured one.
+fn authorization(info: &ImageInfo, auth: &ServerAuth) -> Result<Option<Secret<String>>, String> {
+    if let Some(encoded) = &info.image_request_authorization {
+        let header = STANDARD.decode(encoded.expose().trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let header = header.ok_or("image_request_authorization is not base64 of a header")?;
+        return Ok(Some(Secret::new(header)));
+    }
+    let own = ServerAuth {
+        strategy: info.image_server_auth_strategy.clone(),
+        user: info.image_server_user.clone(),
+        password: info.image_server_password.clone(),
+    };
+    let chosen = if own.strategy.as_deref().is_some_and(|strategy| !strategy.is_empty()) { &own } else { auth };
+    if !chosen.strategy.as_deref().is_some_and(|strategy| strategy.eq_ignore_ascii_case("http_basic")) {
+        return Ok(None);
+    }
+    let user = chosen.user.as_deref().filter(|user| !user.is_empty());
+    let password = chosen.password.as_ref().filter(|password| !password.expose().is_empty());
+    if let (Some(user), Some(password)) = (user, password) {
+        let value = STANDARD.encode(format!("{user}:{}", password.expose()));
+        return Ok(Some(Secret::new(format!("Basic {value}"))));
+    }
+    let missing = [(user.is_none(), "'user'"), (password.is_none(), "'password'")];
+    let missing: Vec<&str> = missing.iter().filter(|(missing, _)| *missing).map(|(_, name)| *name).collect();
+    Err(format!("Missing [{}] fields from HTTP(S) basic auth config", missing.join(", ")))
+}
+
+#[cfg(test)]
+mod tests;

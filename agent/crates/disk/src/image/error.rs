@@ -1,0 +1,175 @@
+//! Why an image did not get onto a disk.
+
+use std::io;
+use std::path::PathBuf;
+
+use ferric_sys::block_dev::BlockDevError;
+use ferric_types::ErrorClass;
+
+use super::checksum::ChecksumError;
+use super::format::FormatError;
+use super::qcow2::Qcow2Error;
+use super::source::SourceError;
+
+/// Writing an image failed. Whenever something had been written, the disk is left without a partition table.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The download failed.
+    #[error("Download of image {id} failed")]
+    Download {
+        /// Image.
+        id: String,
+        /// Reason.
+        #[source]
+        source: SourceError,
+    },
+    /// Every URL failed, each in its own way.
+    #[error("Download of image {id} failed: {}", failures.join("; "))]
+    AllUrls {
+        /// Image.
+        id: String,
+        /// One text for each URL.
+        failures: Vec<String>,
+    },
+    /// The download ended early or went on for too long.
+    #[error("Download of image {id} failed: {got_bytes} bytes came instead of {want_bytes}")]
+    Length {
+        /// Image.
+        id: String,
+        /// Bytes that came.
+        got_bytes: u64,
+        /// Bytes that the server had announced.
+        want_bytes: u64,
+    },
+    /// The connection's reader failed with something that is no [`SourceError`].
+    #[error("Download of image {id} failed")]
+    Stream {
+        /// Image.
+        id: String,
+        /// Reason.
+        #[source]
+        source: io::Error,
+    },
+    /// Parts of the file that were read twice were not the same, so it changed on the server.
+    #[error("Download of image {id} failed: the file changed on the server during the download")]
+    Changed {
+        /// Image.
+        id: String,
+    },
+    /// How to log in to the image server is not clear.
+    #[error("Download of image {id} failed: {reason}")]
+    Credentials {
+        /// Image.
+        id: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// No checksum can be had.
+    #[error(transparent)]
+    NoChecksum(#[from] ChecksumError),
+    /// The image is not what it should be.
+    #[error(
+        "Image failed to verify against checksum. location: {location}; image ID: {id}; image checksum: {expected}; \
+         verification checksum: {actual}"
+    )]
+    Checksum {
+        /// Where it was written.
+        location: String,
+        /// Image.
+        id: String,
+        /// What it should have been.
+        expected: String,
+        /// What it was.
+        actual: String,
+    },
+    /// The image's format is not accepted.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The qcow2 file turned out to be broken while it was being written.
+    #[error("the image is broken")]
+    Broken(#[source] Qcow2Error),
+    /// The qcow2 file cannot be written in the order in which it is downloaded.
+    #[error(
+        "the qcow2 image cannot be written while it is downloaded from beginning to end, because {reason}; have a \
+         server with support for Range requests serve it, or convert it to raw"
+    )]
+    NotSequential {
+        /// What stands in the way.
+        reason: &'static str,
+    },
+    /// The disk is too small.
+    #[error("the image needs {image_bytes} bytes, but {} has only {device_bytes}", device.display())]
+    TooLarge {
+        /// Disk.
+        device: PathBuf,
+        /// What the image needs.
+        image_bytes: u64,
+        /// What there is.
+        device_bytes: u64,
+    },
+    /// The disk is write-protected.
+    #[error("{} is read-only", device.display())]
+    ReadOnly {
+        /// Disk.
+        device: PathBuf,
+    },
+    /// The disk failed.
+    #[error("Writing image to device {} failed", device.display())]
+    Device {
+        /// Disk.
+        device: PathBuf,
+        /// Reason.
+        #[source]
+        source: BlockDevError,
+    },
+    /// A thread of the pipeline ended before its time.
+    #[error("Writing image to device {} failed: {what}", device.display())]
+    Stopped {
+        /// Disk.
+        device: PathBuf,
+        /// Which thread.
+        what: &'static str,
+    },
+}
+
+impl ImageError {
+    /// Class on the wire.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::Download { source, .. } => source.class(),
+            Self::AllUrls { .. } | Self::Length { .. } | Self::Stream { .. } | Self::Changed { .. } => {
+                ErrorClass::ImageDownload
+            }
+            Self::Credentials { .. } => ErrorClass::ImageDownloadFatal,
+            Self::NoChecksum(error) => error.class(),
+            Self::Checksum { .. } => ErrorClass::ImageChecksum,
+            Self::Format(error) => error.class(),
+            Self::Broken(_) | Self::NotSequential { .. } => ErrorClass::InvalidImage,
+            Self::TooLarge { .. } | Self::ReadOnly { .. } | Self::Device { .. } | Self::Stopped { .. } => {
+                ErrorClass::ImageWrite
+            }
+        }
+    }
+
+    /// Whether the whole download may be tried again: it or its checksum failed, and not for good.
+    pub const fn is_worth_another_try(&self) -> bool {
+        match self {
+            // Another download of the same list or credentials changes nothing; a time limit is over for good.
+            Self::NoChecksum(ChecksumError::List { .. })
+            | Self::Download { source: SourceError::TimedOut { .. }, .. } => false,
+            error => matches!(error.class(), ErrorClass::ImageDownload | ErrorClass::ImageChecksum),
+        }
+    }
+
+    /// Whether the bytes of the image are at fault, so that its checksum should be looked at before this is believed.
+    pub(super) const fn is_content(&self) -> bool {
+        matches!(self, Self::Broken(_) | Self::Changed { .. })
+    }
+
+    pub(super) fn from_stream(id: &str, error: io::Error) -> Self {
+        match SourceError::from_io(error) {
+            Ok(source) => Self::Download { id: id.to_owned(), source },
+            Err(source) => Self::Stream { id: id.to_owned(), source },
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Writing a qcow2 file that can only be read from its beginning to its end.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::copy::{Copier, Tables};
+use super::table::{Entry, Extent, Kind, Piece, Runs, entries, l1_entry};
+use super::{Header, Qcow2Error};
+use crate::image::download::Chunks;
+use crate::image::error::ImageError;
+use crate::image::sink::Sink;
+
+/// Longest L1 table that is kept, and how far from the beginning of the file it may be: data would lie before it.
+const MAX_L1_BYTES: u64 = 1 << 20;
+const MAX_L1_OFFSET: u64 = 32 << 20;
+
+/// `guest` of the one extent that is the L1 table.
+const L1: u64 = u64::MAX;
+
+/// Writes the whole image from `chunks`, which are at the beginning of the file. Nothing is written before the first
+/// tables have shown that their data is still to come.
+pub(in crate::image) fn write_streamed(
+    id: &str,
+    header: &Header,
+    max_extents: usize,
+    chunks: &mut Chunks,
+    sink: &mut Sink<'_>,
+) -> Result<(), ImageError> {
+    let l1_bytes = header.l1_entries * 8;
+    if header.l1_offset > MAX_L1_OFFSET {
+        return Err(ImageError::NotSequential { reason: "its L1 table is not at its beginning" });
+    }
+    let len = u32::try_from(l1_bytes).ok().filter(|len| u64::from(*len) <= MAX_L1_BYTES);
+    let len = len.ok_or(ImageError::NotSequential { reason: "its L1 table is too long" })?;
+    let mut found = Discovered { header, max_extents, ahead: BinaryHeap::new(), gaps: Vec::new() };
+    if len > 0 {
+        found.ahead.push(Reverse(Extent { host: header.l1_offset, guest: L1, len, kind: Kind::Table }));
+    }
+    let mut copier = Copier::new(id, header);
+    copier.run(chunks, &mut found, sink)?;
+    found.zero_gaps(sink)?;
+    copier.finish(chunks)
+}
+
+/// Extents that the tables so far have promised.
+struct Discovered<'a> {
+    header: &'a Header,
+    max_extents: usize,
+    ahead: BinaryHeap<Reverse<Extent>>,
+    /// Parts of the disk without an L2 table, to be zeroed once it is clear that the image can be written.
+    gaps: Vec<(u64, u64)>,
+}
+
+impl Discovered<'_> {
+    fn l1(&mut self, bytes: &[u8], position: u64) -> Result<(), ImageError> {
+        let mut runs = Runs::new(self.header);
+        let mut guest = 0_u64;
+        for raw in entries(bytes) {
+            if let Some(host) = l1_entry(raw, self.header).map_err(ImageError::Broken)? {
+                let len = u32::try_from(self.header.l2_needed(guest) * 8).unwrap_or(u32::MAX);
+                self.promise(Extent { host, guest, len, kind: Kind::Table }, position)?;
+            } else {
+                self.note_gap(runs.push_gap(guest, self.header.l2_coverage()));
+            }
+            guest = guest.saturating_add(self.header.l2_coverage());
+        }
+        self.note_gap(runs.finish());
+        Ok(())
+    }
+
+    fn note_gap(&mut self, piece: Option<Piece>) {
+        if let Some(Piece::Gap { guest, len_bytes }) = piece {
+            self.gaps.push((guest, len_bytes));
+        }
+    }
+
+    fn l2(&mut self, table: Extent, bytes: &[u8], position: u64, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+        let header = self.header;
+        let each = |visit: &mut dyn FnMut(Piece) -> Result<(), ImageError>| {
+            let mut runs = Runs::new(header);
+            let mut guest = table.guest;
+            for raw in entries(bytes) {
+                let entry = Entry::parse(raw, header).map_err(ImageError::Broken)?;
+                runs.push(guest, entry).map_or(Ok(()), &mut *visit)?;
+                guest += header.cluster_bytes();
+            }
+            runs.finish().map_or(Ok(()), visit)
+        };
+        // All of the table is judged before any of it is acted upon.
+        each(&mut |piece| match piece {
+            Piece::Extent(extent) => self.promise(extent, position),
+            Piece::Gap { .. } => Ok(()),
+        })?;
+        self.zero_gaps(sink)?;
+        each(&mut |piece| match piece {
+            Piece::Gap { guest, len_bytes } => sink.zero(guest, len_bytes),
+            Piece::Extent(_) => Ok(()),
+        })
+    }
+
+    fn promise(&mut self, extent: Extent, position: u64) -> Result<(), ImageError> {
+        if extent.host < position {
+            return Err(ImageError::NotSequential { reason: "its tables do not come before the data they describe" });
+        }
+        if self.ahead.len() >= self.max_extents {
+            return Err(ImageError::NotSequential { reason: "its tables describe too much that comes later" });
+        }
+        self.ahead.push(Reverse(extent));
+        Ok(())
+    }
+
+    fn zero_gaps(&mut self, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+        self.gaps.drain(..).try_for_each(|(guest, len_bytes)| sink.zero(guest, len_bytes))
+    }
+}
+
+impl Tables for Discovered<'_> {
+    fn next(&mut self) -> Option<Extent> {
+        self.ahead.pop().map(|Reverse(extent)| extent)
+    }
+
+    fn table(&mut self, extent: Extent, bytes: &[u8], position: u64, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+        if bytes.is_empty() {
+            return Err(ImageError::Broken(Qcow2Error::CutShort { offset: extent.host }));
+        }
+        if extent.guest == L1 { self.l1(bytes, position) } else { self.l2(extent, bytes, position, sink) }
+    }
+}

@@ -1,0 +1,272 @@
+//! One attempt at writing an image.
+
+use std::io::BufRead;
+
+use ferric_sys::block_dev::BlockDev;
+use ferric_types::Progress;
+
+use super::checksum::Checksum;
+use super::download::{Chunks, Tally, pump};
+use super::error::ImageError;
+use super::format::{Format, FormatError, PROBE_BYTES, Reader, choose};
+use super::qcow2::{Header, MAX_EXTENTS, Ranged, write_ranged, write_streamed};
+use super::sink::{self, Clusters, Sink};
+use super::source::{ImageSource, SourceError};
+use super::target::Target;
+use super::unpack::Compression;
+
+/// What is to be written.
+#[derive(Debug, Clone)]
+pub struct ImageSpec {
+    /// Identifier, for errors.
+    pub id: String,
+    /// Format as Ironic declares it.
+    pub disk_format: Option<String>,
+    /// What the file as downloaded must hash to.
+    pub checksum: Checksum,
+    /// Formats that may be written.
+    pub permitted_formats: Vec<Format>,
+    /// Whether the content is judged beyond its signature.
+    pub deep_inspection: bool,
+}
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WriteReport {
+    /// Format of the image.
+    pub format: Format,
+    /// Size of the disk in the image.
+    pub virtual_bytes: u64,
+    /// Size of the file.
+    pub downloaded_bytes: u64,
+    /// Bytes written to the disk.
+    pub written_bytes: u64,
+    /// Bytes of the disk that were zeroed instead.
+    pub zeroed_bytes: u64,
+    /// Digest of the file.
+    pub checksum: String,
+}
+
+/// Writes an image to a disk in one pass and checks it. Until everything is on the medium and the checksum holds, the
+/// disk has no partition table: the first MiB is zeroed at the start and written last. What can be refused is refused
+/// before anything is written.
+///
+/// # Errors
+/// Any [`ImageError`]; [`ImageError::is_worth_another_try`] tells whether the caller should begin again.
+pub fn write_image(
+    source: &mut dyn ImageSource,
+    spec: &ImageSpec,
+    device: &BlockDev,
+    progress: &Progress,
+) -> Result<WriteReport, ImageError> {
+    write_within(source, spec, device, progress, MAX_EXTENTS)
+}
+
+/// [`write_image`] with a limit to the extents of a qcow2 file that are kept in memory.
+fn write_within(
+    source: &mut dyn ImageSource,
+    spec: &ImageSpec,
+    device: &BlockDev,
+    progress: &Progress,
+    max_extents: usize,
+) -> Result<WriteReport, ImageError> {
+    let target = Target::new(device)?;
+    let attempt = Attempt { spec, target: &target, progress, max_extents };
+    let mut tally = Tally { hasher: spec.checksum.algorithm.hasher(), bytes: 0 };
+    let size_bytes = source.size_bytes();
+    let outcome = match size_bytes {
+        Some(file_bytes) if source.has_ranges() => attempt.with_ranges(source, file_bytes, &mut tally),
+        _ => attempt.in_order(source, &mut tally),
+    };
+    match outcome {
+        // A broken image may be a broken download: the checksum tells, and with it whether another try makes sense.
+        Err(error) if error.is_content() => {
+            attempt.hash_rest(source, &mut tally)?;
+            attempt.verify(size_bytes, tally)?;
+            Err(error)
+        }
+        Err(error) => Err(error),
+        Ok(content) => {
+            progress.phase("flush", None);
+            target.flush()?;
+            let downloaded_bytes = tally.bytes;
+            let checksum = attempt.verify(size_bytes, tally)?;
+            target.finish()?;
+            let (written_bytes, zeroed_bytes) = target.counts();
+            let Content { format, virtual_bytes } = content;
+            Ok(WriteReport { format, virtual_bytes, downloaded_bytes, written_bytes, zeroed_bytes, checksum })
+        }
+    }
+}
+
+/// The two ways of reading, and what both need.
+struct Attempt<'a> {
+    spec: &'a ImageSpec,
+    target: &'a Target<'a>,
+    progress: &'a Progress,
+    max_extents: usize,
+}
+
+/// What was found in an image.
+struct Content {
+    format: Format,
+    virtual_bytes: u64,
+}
+
+/// A raw image has no compressed clusters.
+const NO_CLUSTERS: Clusters = Clusters { compression: Compression::Deflate, bytes: 0 };
+
+impl Attempt<'_> {
+    /// From a server that gives ranges: format and tables are read before the download begins.
+    fn with_ranges(
+        &self,
+        source: &mut dyn ImageSource,
+        file_bytes: u64,
+        tally: &mut Tally,
+    ) -> Result<Content, ImageError> {
+        let mut prefix = vec![0; usize::try_from(file_bytes).unwrap_or(usize::MAX).min(PROBE_BYTES)];
+        source.read_exact_at(0, &mut prefix).map_err(|source| self.download_error(source))?;
+        let (format, reader) = self.choose(&prefix)?;
+        let virtual_bytes = match reader {
+            Reader::Raw => {
+                self.check_size(file_bytes)?;
+                drop(prefix);
+                self.progress.phase("write", Some(file_bytes));
+                let stream = source.stream(0).map_err(|source| self.download_error(source))?;
+                pump(stream, tally, self.progress, |chunks| self.raw(chunks))?
+            }
+            Reader::Qcow2 => {
+                let header = self.header(&prefix)?;
+                prefix.truncate(usize::try_from(header.header_bytes).unwrap_or_default());
+                prefix.shrink_to_fit();
+                let image = Ranged {
+                    id: &self.spec.id,
+                    header: &header,
+                    header_bytes: &prefix,
+                    file_bytes,
+                    max_extents: self.max_extents,
+                };
+                sink::run(self.target, clusters(&header), |sink| {
+                    write_ranged(&image, source, tally, self.progress, sink)?;
+                    self.pad(header.virtual_bytes, sink)
+                })?;
+                header.virtual_bytes
+            }
+        };
+        Ok(Content { format, virtual_bytes })
+    }
+
+    /// From a server that gives the file from its beginning to its end and nothing else.
+    fn in_order(&self, source: &mut dyn ImageSource, tally: &mut Tally) -> Result<Content, ImageError> {
+        let size_bytes = source.size_bytes();
+        self.progress.phase("write", size_bytes);
+        let stream = source.stream(0).map_err(|source| self.download_error(source))?;
+        pump(stream, tally, self.progress, |chunks| {
+            let first = chunks.fill_buf().map_err(|error| ImageError::from_stream(&self.spec.id, error))?;
+            let prefix = first.get(..PROBE_BYTES).unwrap_or(first);
+            let (format, reader) = self.choose(prefix)?;
+            let virtual_bytes = match reader {
+                Reader::Raw => {
+                    self.check_size(size_bytes.unwrap_or_default())?;
+                    self.raw(chunks)?
+                }
+                Reader::Qcow2 => {
+                    let header = self.header(prefix)?;
+                    sink::run(self.target, clusters(&header), |sink| {
+                        write_streamed(&self.spec.id, &header, self.max_extents, chunks, sink)?;
+                        self.pad(header.virtual_bytes, sink)
+                    })?;
+                    header.virtual_bytes
+                }
+            };
+            Ok(Content { format, virtual_bytes })
+        })
+    }
+
+    fn choose(&self, prefix: &[u8]) -> Result<(Format, Reader), ImageError> {
+        let spec = self.spec;
+        Ok(choose(spec.disk_format.as_deref(), prefix, &spec.permitted_formats, spec.deep_inspection)?)
+    }
+
+    /// The qcow2 header, when its disk fits.
+    fn header(&self, prefix: &[u8]) -> Result<Header, ImageError> {
+        let header = Header::parse(prefix).map_err(FormatError::Qcow2)?;
+        if header.virtual_bytes == 0 {
+            return Err(FormatError::Empty.into());
+        }
+        self.check_size(header.virtual_bytes)?;
+        Ok(header)
+    }
+
+    fn check_size(&self, image_bytes: u64) -> Result<(), ImageError> {
+        let dev = self.target.dev();
+        if image_bytes > dev.size_bytes() {
+            let (device, device_bytes) = (dev.path().to_owned(), dev.size_bytes());
+            return Err(ImageError::TooLarge { device, image_bytes, device_bytes });
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes as they are; says how many there were.
+    fn raw(&self, chunks: &mut Chunks) -> Result<u64, ImageError> {
+        sink::run(self.target, NO_CLUSTERS, |sink| {
+            loop {
+                let offset = chunks.position();
+                let bytes = chunks.fill_buf().map_err(|error| ImageError::from_stream(&self.spec.id, error))?;
+                let len = bytes.len();
+                if len == 0 {
+                    self.pad(offset, sink)?;
+                    return Ok(offset);
+                }
+                self.check_size(offset + u64::try_from(len).unwrap_or_default())?;
+                sink.write(offset, bytes)?;
+                chunks.consume(len);
+            }
+        })
+    }
+
+    /// Zeroes the rest of the last sector, when the image ends within one.
+    fn pad(&self, image_bytes: u64, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+        let dev = self.target.dev();
+        let end = image_bytes.next_multiple_of(u64::from(dev.logical_sector())).min(dev.size_bytes());
+        if end > image_bytes { sink.zero(image_bytes, end - image_bytes) } else { Ok(()) }
+    }
+
+    /// Hashes what has not been downloaded yet, after a failure.
+    fn hash_rest(&self, source: &mut dyn ImageSource, tally: &mut Tally) -> Result<(), ImageError> {
+        let more = source.size_bytes().is_some_and(|size| tally.bytes < size);
+        if !(more && source.has_ranges()) {
+            return Ok(());
+        }
+        let stream = source.stream(tally.bytes).map_err(|source| self.download_error(source))?;
+        pump(stream, tally, self.progress, |chunks| {
+            chunks.skip_to_end().map_err(|error| ImageError::from_stream(&self.spec.id, error))
+        })
+    }
+
+    /// Length and checksum of the file; gives the digest.
+    fn verify(&self, size_bytes: Option<u64>, tally: Tally) -> Result<String, ImageError> {
+        let id = || self.spec.id.clone();
+        if let Some(want_bytes) = size_bytes.filter(|size| *size != tally.bytes) {
+            return Err(ImageError::Length { id: id(), got_bytes: tally.bytes, want_bytes });
+        }
+        let actual = tally.hasher.finish();
+        if self.spec.checksum.matches(&actual) {
+            return Ok(actual);
+        }
+        let location = self.target.dev().path().display().to_string();
+        Err(ImageError::Checksum { location, id: id(), expected: self.spec.checksum.hex.clone(), actual })
+    }
+
+    fn download_error(&self, source: SourceError) -> ImageError {
+        ImageError::Download { id: self.spec.id.clone(), source }
+    }
+}
+
+fn clusters(header: &Header) -> Clusters {
+    let bytes = usize::try_from(header.cluster_bytes()).unwrap_or_default();
+    Clusters { compression: header.compression, bytes }
+}
+
+#[cfg(test)]
+mod tests;
