@@ -74,19 +74,16 @@ impl Route<'_> {
         if self.url.scheme() == Scheme::Https {
             stream = self.timed(self.url.origin(), self.tls(self.url.origin(), stream)).await?;
         }
-        let (sender, connection) = builder().handshake(TokioIo::new(stream)).await.map_err(|source| {
-            HttpError::Exchange { url: self.url.clone(), source }
-        })?;
+        let (sender, connection) = builder()
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(|source| HttpError::Exchange { url: self.url.clone(), source })?;
         // The task ends with the connection; its error reaches the exchange that was waiting.
         drop(tokio::spawn(connection));
         Ok(Connection { sender, activity, peer })
     }
 
-    async fn timed<T>(
-        &self,
-        peer: &Origin,
-        work: impl Future<Output = Result<T, HttpError>>,
-    ) -> Result<T, HttpError> {
+    async fn timed<T>(&self, peer: &Origin, work: impl Future<Output = Result<T, HttpError>>) -> Result<T, HttpError> {
         tokio::time::timeout(self.limit, work).await.unwrap_or_else(|_elapsed| {
             Err(HttpError::ConnectTimeout { peer: peer.host_port(), url: self.url.clone(), limit: self.limit })
         })
@@ -108,9 +105,7 @@ impl Route<'_> {
         let failed = |source| HttpError::Tls { peer: peer.host_port(), url: self.url.clone(), source };
         let name = match &peer.host {
             Host::Ip(address) => ServerName::IpAddress((*address).into()),
-            Host::Name(name) => {
-                ServerName::try_from(name.clone()).map_err(|error| failed(io::Error::other(error)))?
-            }
+            Host::Name(name) => ServerName::try_from(name.clone()).map_err(|error| failed(io::Error::other(error)))?,
         };
         let tls = TlsConnector::from(Arc::clone(self.tls)).connect(name, stream).await.map_err(failed)?;
         Ok(Box::new(tls))
@@ -126,9 +121,11 @@ impl Route<'_> {
         if let Some((user, password)) = proxy.credentials() {
             request = request.header(PROXY_AUTHORIZATION, auth::basic(user.expose(), password.expose()).expose());
         }
-        let request = request
-            .body(Full::<Bytes>::default())
-            .map_err(|source| HttpError::BadHeader { name: "Host", url: self.url.clone(), source })?;
+        let request = request.body(Full::<Bytes>::default()).map_err(|source| HttpError::BadHeader {
+            name: "Host",
+            url: self.url.clone(),
+            source,
+        })?;
         let answer = sender.send_request(request).await.map_err(failed)?;
         if answer.status() != StatusCode::OK {
             return Err(HttpError::ProxyRefused { proxy: proxy.clone(), peer, status: answer.status() });
@@ -165,7 +162,8 @@ pub(super) async fn addresses(url: &Url) -> Result<Vec<IpAddr>, HttpError> {
 
 fn interleave(found: &[SocketAddr]) -> Vec<SocketAddr> {
     let Some(first) = found.first() else { return Vec::new() };
-    let (preferred, other): (Vec<_>, Vec<_>) = found.iter().copied().partition(|a: &SocketAddr| a.is_ipv6() == first.is_ipv6());
+    let (preferred, other): (Vec<_>, Vec<_>) =
+        found.iter().copied().partition(|a: &SocketAddr| a.is_ipv6() == first.is_ipv6());
     let mut mixed: Vec<SocketAddr> = Vec::with_capacity(found.len());
     let (mut preferred, mut other) = (preferred.into_iter(), other.into_iter());
     loop {

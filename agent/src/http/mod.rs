@@ -15,6 +15,8 @@ pub mod proxy;
 mod redirect;
 mod response;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 pub mod url;
 
@@ -158,8 +160,7 @@ impl Client {
         let verified = tls::client_config(&options.tls).map_err(ClientError::Tls)?;
         let insecure = TlsOptions { insecure: true, ..options.tls.clone() };
         let unverified = tls::client_config(&insecure).map_err(ClientError::Tls)?;
-        let inner =
-            Inner { verified, unverified, proxies: options.proxies.clone(), pool: Arc::new(Pool::default()) };
+        let inner = Inner { verified, unverified, proxies: options.proxies.clone(), pool: Arc::new(Pool::default()) };
         Ok(Self { inner: Arc::new(inner), timeout: options.timeout })
     }
 
@@ -226,8 +227,11 @@ impl Client {
         proxy: Option<&Url>,
     ) -> Result<Response, HttpError> {
         let url = &hop.url;
-        let request = wire_request(hop, proxy)
-            .map_err(|source| HttpError::BadHeader { name: "Host", url: url.clone(), source })?;
+        let request = wire_request(hop, proxy).map_err(|source| HttpError::BadHeader {
+            name: "Host",
+            url: url.clone(),
+            source,
+        })?;
         let answer = connection
             .activity
             .clone()

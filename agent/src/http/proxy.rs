@@ -97,7 +97,8 @@ impl Bypass {
         match (self, url.host()) {
             (Self::Everything, _) => true,
             (Self::Domain(domain, port), Host::Name(name)) => {
-                let below = name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+                let below =
+                    name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
                 below && port.is_none_or(|port| port == url.origin().port)
             }
             (Self::Network(network, bits), Host::Ip(address)) => same_network(*network, *address, *bits),
@@ -114,8 +115,14 @@ fn parse_entry(entry: &str) -> Option<Bypass> {
     if entry == "*" {
         return Some(Bypass::Everything);
     }
-    let literal = entry.trim_start_matches('[').trim_end_matches(']');
-    let (address, bits) = literal.split_once('/').map_or((literal, None), |(address, bits)| (address, Some(bits)));
+    let literal = match entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, rest)) if rest.is_empty() || rest.starts_with('/') => format!("{address}{rest}"),
+        _ => entry.to_owned(),
+    };
+    let (address, bits) = match literal.split_once('/') {
+        Some((address, bits)) => (address, Some(bits)),
+        None => (literal.as_str(), None),
+    };
     if let Ok(address) = address.parse::<IpAddr>() {
         let full = if address.is_ipv4() { 32 } else { 128 };
         let bits = bits.map_or(Some(full), |bits| bits.parse().ok().filter(|bits| *bits <= full));
@@ -167,10 +174,8 @@ mod tests {
 
     #[test]
     fn the_most_precise_key_wins() {
-        let proxies = proxies(
-            &[("http", "http://p1:3128"), ("all", "p2:1"), ("https://special.example", "https://p3")],
-            None,
-        );
+        let proxies =
+            proxies(&[("http", "http://p1:3128"), ("all", "p2:1"), ("https://special.example", "https://p3")], None);
         let cases = [
             ("http://h/x", "http://p1:3128/"),
             ("https://h/x", "http://p2:1/"),

@@ -32,10 +32,7 @@ pub(super) fn next(hop: &Hop, status: StatusCode, headers: &HeaderMap) -> Result
     let Some(location) = headers.get(LOCATION).filter(|_| followed.contains(&status)) else { return Ok(None) };
     // Some servers send raw UTF-8 here; the URL type encodes it.
     let location = String::from_utf8_lossy(location.as_bytes());
-    let url = hop
-        .url
-        .join(&location)
-        .map_err(|source| HttpError::BadRedirect { url: hop.url.clone(), source })?;
+    let url = hop.url.join(&location).map_err(|source| HttpError::BadRedirect { url: hop.url.clone(), source })?;
     let mut following = Hop { url, ..hop.clone() };
     let becomes_get = match status {
         StatusCode::SEE_OTHER | StatusCode::FOUND => hop.method != Method::HEAD,

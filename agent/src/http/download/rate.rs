@@ -44,13 +44,7 @@ mod tests {
     #[test]
     fn one_byte_a_minute_is_a_trickle_and_a_slow_link_is_not() {
         // (bytes a piece, seconds between pieces, pieces until it is noticed)
-        let cases = [
-            (1, 59, Some(2)),
-            (1024, 2, Some(30)),
-            (1024, 1, None),
-            (1_048_576, 59, None),
-            (0, 1, Some(60)),
-        ];
+        let cases = [(1, 59, Some(2)), (1024, 2, Some(30)), (1024, 1, None), (1_048_576, 59, None), (0, 1, Some(60))];
         for (bytes, seconds, noticed) in cases {
             let mut watch = RateWatch::new(RATE_WINDOW, MIN_BYTES);
             let at = (1..=1000).find(|_| !watch.is_fast_enough(Duration::from_secs(seconds), bytes));

@@ -119,9 +119,10 @@ impl Failure {
     /// Judges an answer with the wrong status.
     pub(super) async fn of_status(target: &Target, response: Response, expected: StatusCode) -> Self {
         let status = response.status;
-        let pause = response.header(RETRY_AFTER).and_then(|value| value.parse().ok()).map_or(Duration::ZERO, |seconds| {
-            Duration::from_secs(seconds).min(MAX_RETRY_AFTER)
-        });
+        let pause = response
+            .header(RETRY_AFTER)
+            .and_then(|value| value.parse().ok())
+            .map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
         let body = response.text_start(BODY_START_BYTES).await.split_whitespace().collect::<Vec<_>>().join(" ");
         let cause = DownloadError::Status { url: target.shown().to_owned(), status, expected, body };
         if super::answer::is_temporary(status) {
@@ -203,9 +204,9 @@ impl Deadline {
     pub(super) async fn within<T>(&self, target: &Target, work: impl Future<Output = T>) -> Result<T, SourceError> {
         match self.0 {
             None => Ok(work.await),
-            Some((end, limit)) => tokio::time::timeout_at(end, work).await.map_err(|_elapsed| {
-                SourceError::TimedOut { url: target.shown().to_owned(), limit }
-            }),
+            Some((end, limit)) => tokio::time::timeout_at(end, work)
+                .await
+                .map_err(|_elapsed| SourceError::TimedOut { url: target.shown().to_owned(), limit }),
         }
     }
 }

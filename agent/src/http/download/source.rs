@@ -127,9 +127,7 @@ impl Target {
                     Err(Failure::temporary(DownloadError::Short { at: got, size_bytes: length }))
                 }
             }
-            StatusCode::OK if known.differs(&version(response.content_length())) => {
-                Err(Failure::Final(self.changed()))
-            }
+            StatusCode::OK if known.differs(&version(response.content_length())) => Err(Failure::Final(self.changed())),
             StatusCode::OK => Err(Failure::Final(self.failed(1, DownloadError::NoRanges))),
             StatusCode::RANGE_NOT_SATISFIABLE => {
                 Err(Failure::Final(self.fatal(DownloadError::BehindEnd { first, last })))

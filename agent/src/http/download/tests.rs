@@ -1,1 +1,442 @@
-//! Placeholder replaced below.
+//! Downloads from a scripted server with every fault the module doc promises to handle.
+
+use std::io::Read as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ferric_disk::image::source::{Fetch as _, FetchRequest, SourceError};
+use ferric_types::error::chain;
+use ferric_types::{ErrorClass, Secret};
+
+use super::{DownloadOptions, Downloader, MIN_BYTES, RATE_WINDOW};
+use crate::config::TlsVersion;
+use crate::http::testing::{Authority, Reply, Seen, Server, Then, client};
+use crate::tls::TlsOptions;
+
+const OPTIONS: DownloadOptions = DownloadOptions {
+    timeout: Duration::from_millis(400),
+    retries: 3,
+    retry_interval: Duration::from_millis(10),
+    max_duration: None,
+    rate_window: RATE_WINDOW,
+    min_bytes: MIN_BYTES,
+};
+
+/// A server and a downloader, both on a runtime in a thread of its own, so that the test's thread can block.
+struct Bench {
+    server: Arc<Server>,
+    downloader: Downloader,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Bench {
+    fn new(script: impl Fn(&Seen, usize) -> Reply + Send + Sync + 'static) -> Self {
+        Self::with(OPTIONS, TlsOptions::default(), async || Server::start(script).await)
+    }
+
+    fn with(options: DownloadOptions, tls: TlsOptions, start: impl AsyncFnOnce() -> Server) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let server = Arc::new(runtime.block_on(start()));
+        let downloader = Downloader::with_options(client(tls), options, runtime.handle().clone());
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let thread = std::thread::spawn(move || drop(runtime.block_on(stopped)));
+        Self { server, downloader, stop: Some(stop), thread: Some(thread) }
+    }
+
+    fn request(&self) -> FetchRequest {
+        FetchRequest { url: self.server.url("/image?sig=secret"), ..FetchRequest::default() }
+    }
+
+    /// The bytes from `offset`, read in odd pieces.
+    fn read_from(&self, offset: u64) -> Result<Vec<u8>, SourceError> {
+        let mut source = self.downloader.open(&self.request())?;
+        let mut reader = source.stream(offset)?;
+        let mut all = Vec::new();
+        let mut piece = [0; 777];
+        loop {
+            match reader.read(&mut piece) {
+                Ok(0) => return Ok(all),
+                Ok(count) => all.extend_from_slice(&piece[..count]),
+                Err(error) => return Err(SourceError::from_io(error).unwrap()),
+            }
+        }
+    }
+
+    fn read(&self) -> Result<Vec<u8>, SourceError> {
+        self.read_from(0)
+    }
+
+    fn ranges(&self) -> Vec<Option<String>> {
+        self.server.seen().iter().map(|seen| seen.header("range").map(str::to_owned)).collect()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn image() -> Vec<u8> {
+    (0..300_000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
+}
+
+const TAG: &str = "ETag: \"v1\"\r\nAccept-Ranges: bytes\r\n";
+
+/// A well-behaved answer to a range.
+fn part(seen: &Seen, headers: &str) -> Reply {
+    let image = image();
+    let start = seen.range_start().unwrap();
+    let asked = seen.header("range").unwrap().rsplit('-').next().unwrap();
+    let end = asked.parse().map_or(image.len() - 1, |end: usize| end.min(image.len() - 1));
+    let headers = format!("{headers}Content-Range: bytes {start}-{end}/{}\r\n", image.len());
+    Reply::new(206, &headers, &image[start..=end])
+}
+
+#[test]
+fn a_file_arrives_as_it_is() {
+    let bench = Bench::new(|_, _| Reply::new(200, TAG, &image()));
+    assert!(bench.read().unwrap() == image());
+    let seen = &bench.server.seen()[0];
+    assert_eq!(seen.header("accept-encoding"), Some("identity"));
+    assert_eq!(seen.header("range"), None);
+}
+
+#[test]
+fn a_cut_download_goes_on_where_it_ended() {
+    let bench = Bench::new(|seen, n| match n {
+        1 => Reply::cut(200, TAG, &image(), 600_000),
+        2 => {
+            let mut reply = part(seen, TAG);
+            reply.bytes.truncate(reply.bytes.len() - 100_000);
+            reply.then = Then::Close;
+            reply
+        }
+        _ => part(seen, TAG),
+    });
+    assert!(bench.read().unwrap() == image());
+    let seen = bench.server.seen();
+    assert_eq!(bench.ranges(), [None, Some("bytes=600000-".into()), Some("bytes=1100000-".into())]);
+    assert!(seen[1..].iter().all(|seen| seen.header("if-range") == Some("\"v1\"")), "{seen:?}");
+}
+
+#[test]
+fn a_silent_connection_counts_as_cut() {
+    let bench = Bench::new(|seen, n| match n {
+        1 => Reply { then: Then::Hang, ..Reply::cut(200, TAG, &image(), 1000) },
+        _ => part(seen, TAG),
+    });
+    assert!(bench.read().unwrap() == image());
+    assert_eq!(bench.ranges()[1].as_deref(), Some("bytes=1000-"));
+}
+
+#[test]
+fn a_server_without_ranges_is_read_again_from_the_start() {
+    for headers in ["", TAG, "Last-Modified: Mon, 30 Nov 2026 00:00:00 GMT\r\n"] {
+        let bench = Bench::new(move |_, n| match n {
+            1 => Reply::cut(200, headers, &image(), 600_001),
+            _ => Reply::new(200, headers, &image()),
+        });
+        assert!(bench.read().unwrap() == image(), "{headers}");
+        assert_eq!(bench.server.seen().len(), 2);
+    }
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_noticed() {
+    fn other() -> Vec<u8> {
+        let mut other = image();
+        other[5] ^= 1;
+        other
+    }
+    let cases: [(&str, fn(&Seen) -> Reply); 6] = [
+        ("new tag, whole file", |_| Reply::new(200, "ETag: \"v2\"\r\n", &image())),
+        ("new tag, part", |seen| part(seen, "ETag: \"v2\"\r\n")),
+        ("other size, whole file", |_| Reply::new(200, "", &image()[1..])),
+        ("other size, part", |_| Reply::new(206, "Content-Range: bytes 600000-600009/600010\r\n", b"0123456789")),
+        ("same size, other bytes, no tag", |_| Reply::new(200, "", &other())),
+        ("shorter than what is there", |_| Reply::new(416, "Content-Range: bytes */1000\r\n", b"")),
+    ];
+    for (name, second) in cases {
+        let bench = Bench::new(move |seen, n| match n {
+            1 => Reply::cut(200, TAG, &image(), 600_000),
+            _ => second(seen),
+        });
+        let error = bench.read().unwrap_err();
+        assert!(matches!(error, SourceError::Changed { .. }), "{name}: {error:?}");
+        assert_eq!(bench.server.seen().len(), 2, "{name}");
+    }
+}
+
+#[test]
+fn a_wrong_content_range_is_an_error() {
+    for range in ["bytes 0-1199999/1200000", "bytes 600001-1199999/1200000", "nonsense", "bytes 600000-5/1200000"] {
+        let headers = format!("{TAG}Content-Range: {range}\r\n");
+        let bench = Bench::new(move |_, n| match n {
+            1 => Reply::cut(200, TAG, &image(), 600_000),
+            _ => Reply::new(206, &headers, &image()[600_000..]),
+        });
+        let error = bench.read().unwrap_err();
+        assert!(matches!(error, SourceError::Fatal { .. }), "{range}: {error:?}");
+        assert!(chain(&error).contains("Content-Range"), "{range}: {}", chain(&error));
+    }
+}
+
+#[test]
+fn client_errors_are_final_at_once() {
+    for status in [401, 403, 404, 410, 204, 304] {
+        let bench = Bench::new(move |_, n| match n {
+            1 => Reply::raw(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes(), Then::KeepAlive),
+            _ => Reply::new(200, TAG, &image()),
+        });
+        let begun = Instant::now();
+        let error = bench.read().unwrap_err();
+        assert!(matches!(error, SourceError::Fatal { .. }), "{status}: {error:?}");
+        assert_eq!(error.class(), ErrorClass::ImageDownloadFatal, "{status}");
+        let text = chain(&error);
+        assert!(text.contains(&format!("Received status code {status}")) && !text.contains("secret"), "{text}");
+        assert_eq!(bench.server.seen().len(), 1, "{status}");
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn temporary_errors_are_tried_again_until_the_tries_are_used_up() {
+    for status in [500, 502, 503, 429, 408] {
+        let bench = Bench::new(move |_, n| match n {
+            1 | 2 => Reply::new(status, "", b"busy"),
+            _ => Reply::new(200, TAG, &image()),
+        });
+        assert!(bench.read().unwrap() == image(), "{status}");
+        let bench = Bench::new(move |_, _| Reply::new(status, "", b"busy\n now"));
+        let error = bench.read().unwrap_err();
+        assert!(matches!(error, SourceError::Failed { tries: 4, .. }), "{status}: {error:?}");
+        assert!(chain(&error).ends_with("Response body: busy now"), "{}", chain(&error));
+        assert_eq!(bench.server.seen().len(), 4, "{status}");
+    }
+}
+
+#[test]
+fn the_server_can_ask_for_a_longer_pause() {
+    let bench = Bench::new(move |_, n| match n {
+        1 => Reply::new(503, "Retry-After: 1\r\n", b""),
+        _ => Reply::new(200, TAG, b"x"),
+    });
+    let begun = Instant::now();
+    assert_eq!(bench.read().unwrap(), b"x");
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+}
+
+#[test]
+fn progress_starts_the_count_of_tries_afresh_and_its_lack_does_not() {
+    // Every answer is cut; 1.2 MB in all, so that no try brings a mebibyte: 4 tries are made.
+    let bench = Bench::new(|seen, n| match n {
+        1 => Reply::cut(200, TAG, &image(), 1000),
+        _ => {
+            let mut reply = part(seen, TAG);
+            let head = reply.bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
+            reply.bytes.truncate(head + 1000);
+            reply.then = Then::Close;
+            reply
+        }
+    });
+    let error = bench.read().unwrap_err();
+    assert!(matches!(error, SourceError::Failed { tries: 4, .. }), "{error:?}");
+    assert_eq!(bench.server.seen().len(), 4);
+}
+
+#[test]
+fn a_trickling_server_is_given_up() {
+    let pieces = vec![b"x".to_vec(); 1000];
+    let start = async move || {
+        Server::start(move |_, _| Reply {
+            then: Then::Pieces(Duration::from_millis(20), pieces.clone()),
+            ..Reply::cut(200, "", &image(), 0)
+        })
+        .await
+    };
+    let options = DownloadOptions { rate_window: Duration::from_millis(100), retries: 1, ..OPTIONS };
+    let bench = Bench::with(options, TlsOptions::default(), start);
+    let error = bench.read().unwrap_err();
+    assert!(chain(&error).contains("only 61440 bytes or less arrive in 0.1 s"), "{}", chain(&error));
+}
+
+#[test]
+fn a_slow_reader_is_not_taken_for_a_trickling_server() {
+    let options = DownloadOptions { rate_window: Duration::from_millis(100), ..OPTIONS };
+    let start = async || Server::start(|_, _| Reply::new(200, TAG, &image().repeat(8))).await;
+    let bench = Bench::with(options, TlsOptions::default(), start);
+    let mut source = bench.downloader.open(&bench.request()).unwrap();
+    let mut reader = source.stream(0).unwrap();
+    let mut count = 0;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        // Longer than the limit on silence in all.
+        std::thread::sleep(Duration::from_millis(60));
+        match reader.read(&mut piece).unwrap() {
+            0 => break,
+            read => count += read,
+        }
+        if count > 3_000_000 {
+            std::thread::sleep(Duration::from_millis(500));
+            reader.read_to_end(&mut piece).unwrap();
+            count += piece.len() - (1 << 20);
+            break;
+        }
+    }
+    assert_eq!(count, image().len() * 8);
+    assert_eq!(bench.server.seen().len(), 1);
+}
+
+#[test]
+fn the_whole_download_has_a_limit() {
+    let options = DownloadOptions { max_duration: Some(Duration::from_secs(1)), ..OPTIONS };
+    let start = async || {
+        Server::start(|_, _| Reply {
+            then: Then::Pieces(Duration::from_millis(100), vec![vec![b'x'; 1000]; 100]),
+            ..Reply::cut(200, "", &image(), 0)
+        })
+        .await
+    };
+    let bench = Bench::with(options, TlsOptions::default(), start);
+    let begun = Instant::now();
+    let error = bench.read().unwrap_err();
+    assert_eq!(error.to_string(), "Download exceeded max allowed time (1 seconds)");
+    assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn parts_are_read_where_the_server_has_ranges() {
+    // What the server says about ranges, and whether it has them.
+    for (says, has) in
+        [("Accept-Ranges: bytes\r\n", true), ("", true), ("", false), ("Accept-Ranges: bytes\r\n", false)]
+    {
+        let bench = Bench::new(move |seen, n| match seen.range_start() {
+            // A temporary error in between.
+            Some(_) if n == 3 => Reply::new(503, "", b""),
+            Some(_) if has => part(seen, says),
+            _ => Reply::new(200, says, &image()),
+        });
+        let mut source = bench.downloader.open(&bench.request()).unwrap();
+        assert_eq!(source.size_bytes(), Some(1_200_000));
+        assert_eq!(source.has_ranges(), has, "{says:?}");
+        if has {
+            let mut buf = [0; 5000];
+            source.read_exact_at(123_456, &mut buf).unwrap();
+            assert!(buf == image()[123_456..128_456]);
+            let error = source.read_exact_at(1_199_999, &mut buf).unwrap_err();
+            assert!(matches!(error, SourceError::Fatal { .. }), "{error:?}");
+            source.read_exact_at(0, &mut []).unwrap();
+            let mut rest = Vec::new();
+            source.stream(1_000_000).unwrap().read_to_end(&mut rest).unwrap();
+            assert!(rest == image()[1_000_000..]);
+        }
+    }
+    let bench = Bench::new(|_, _| Reply::new(200, "Accept-Ranges: none\r\n", &image()));
+    assert!(!bench.downloader.open(&bench.request()).unwrap().has_ranges());
+    assert_eq!(bench.server.seen().len(), 1, "the server was believed");
+}
+
+#[test]
+fn a_stream_from_the_middle_resumes_too_even_without_ranges_any_more() {
+    let bench = Bench::new(|seen, n| match n {
+        1 => Reply::new(200, TAG, &image()),
+        2 => {
+            let mut reply = part(seen, TAG);
+            reply.bytes.truncate(100_000);
+            reply.then = Then::Close;
+            reply
+        }
+        _ => Reply::new(200, TAG, &image()),
+    });
+    assert!(bench.read_from(700_000).unwrap() == image()[700_000..]);
+    assert_eq!(bench.server.seen().len(), 3);
+}
+
+#[test]
+fn a_changed_file_is_noticed_by_reads_of_parts() {
+    let bench = Bench::new(|seen, n| match n {
+        1 => Reply::new(200, TAG, &image()),
+        2 => part(seen, "ETag: \"v2\"\r\n"),
+        // If-Range did not match.
+        _ => Reply::new(200, "ETag: \"v2\"\r\n", &image()),
+    });
+    let mut source = bench.downloader.open(&bench.request()).unwrap();
+    for _ in 0..2 {
+        let error = source.read_exact_at(10, &mut [0; 10]).unwrap_err();
+        assert!(matches!(error, SourceError::Changed { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn small_files_have_a_limit_and_are_tried_again() {
+    let bench = Bench::new(|_, n| match n {
+        1 => Reply::cut(200, "", b"0123456789", 5),
+        _ => Reply::new(200, "", b"0123456789"),
+    });
+    assert_eq!(bench.downloader.get(&bench.request(), 10).unwrap(), b"0123456789");
+    let error = bench.downloader.get(&bench.request(), 9).unwrap_err();
+    assert!(matches!(error, SourceError::TooLarge { limit: 9, .. }), "{error:?}");
+    assert!(!error.to_string().contains("secret"));
+}
+
+#[test]
+fn authorization_goes_along() {
+    let bench = Bench::new(|seen, _| match seen.header("authorization") {
+        Some("Bearer abc" | "Basic dTpw") => Reply::new(200, "", b"x"),
+        _ => Reply::new(401, "", b""),
+    });
+    let bearer = Some(Secret::new("Bearer abc".to_owned()));
+    let with_header = FetchRequest { authorization: bearer, ..bench.request() };
+    let in_url = FetchRequest { url: bench.server.url("/x").replace("://", "://u:p@"), ..FetchRequest::default() };
+    for request in [with_header, in_url] {
+        assert_eq!(bench.downloader.get(&request, 10).unwrap(), b"x", "{request:?}");
+    }
+    assert!(bench.downloader.get(&bench.request(), 10).is_err());
+}
+
+#[test]
+fn a_refused_certificate_is_not_tried_again_and_unknown_schemes_never() {
+    let authority = Authority::new();
+    let config = authority.server(&["127.0.0.1"], TlsVersion::V1_2);
+    let options = DownloadOptions { retry_interval: Duration::from_secs(60), ..OPTIONS };
+    let start = async || Server::start_tls(config, |_, _| Reply::new(200, "", b"x")).await;
+    let bench = Bench::with(options, TlsOptions::default(), start);
+    let begun = Instant::now();
+    let error = bench.read().unwrap_err();
+    assert!(matches!(error, SourceError::Failed { tries: 1, .. }), "{error:?}");
+    for url in ["file:///dev/zero", "oci://registry/x", "http://"] {
+        let request = FetchRequest { url: url.into(), ..FetchRequest::default() };
+        let error = bench.downloader.get(&request, 10).unwrap_err();
+        assert!(matches!(error, SourceError::Fatal { .. }), "{url}: {error:?}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_file_of_unknown_length_is_read_to_its_end() {
+    let bench = Bench::new(|_, _| {
+        let mut bytes = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec();
+        for chunk in image().chunks(7000) {
+            bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+            bytes.extend_from_slice(chunk);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"0\r\n\r\n");
+        Reply::raw(&bytes, Then::KeepAlive)
+    });
+    assert!(bench.read().unwrap() == image());
+    let empty = Bench::new(|_, _| Reply::new(200, "", b""));
+    assert_eq!(empty.read().unwrap(), b"");
+}
+
+#[test]
+fn dropping_the_reader_ends_the_transfer() {
+    let bench = Bench::new(|_, _| Reply::new(200, TAG, &image().repeat(20)));
+    let mut source = bench.downloader.open(&bench.request()).unwrap();
+    let mut buf = [0; 100];
+    source.stream(0).unwrap().read_exact(&mut buf).unwrap();
+    assert_eq!(buf, image()[..100]);
+}
