@@ -34,6 +34,12 @@ pub enum HardwareError {
         /// What was asked for.
         what: &'static str,
     },
+    /// No manager in use has the probe.
+    #[error("no hardware manager of this image can look for {what}")]
+    NoProbe {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// A file of sysfs or procfs is missing or malformed.
     #[error(transparent)]
     Attr(#[from] ferric_sys::attr::AttrError),
@@ -52,6 +58,7 @@ impl HardwareError {
             Self::DuplicateManager { .. } | Self::DuplicateStep { .. } | Self::NoManager => {
                 ErrorClass::HardwareManagerConfiguration
             }
+            Self::NoProbe { .. } => ErrorClass::HardwareManagerMethodNotFound,
             Self::Incompatible { .. } => ErrorClass::IncompatibleHardwareMethod,
             Self::Attr(_) | Self::BlockDevices(_) => ErrorClass::BlockDevice,
             Self::Exec(_) => ErrorClass::CommandExecution,

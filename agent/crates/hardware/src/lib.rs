@@ -13,6 +13,7 @@ pub mod machine;
 pub mod manager;
 pub mod probe;
 pub mod registry;
+pub mod root_device;
 pub mod settings;
 pub mod skip_list;
 pub mod version;

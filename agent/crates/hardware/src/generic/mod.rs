@@ -7,6 +7,7 @@ use ferric_sys::{Cmd, ExecError};
 use crate::error::HardwareError;
 use crate::machine::Machine;
 use crate::manager::{HardwareManager, HardwareSupport, Probes, Step};
+use crate::probe::{bmc, cpu, disks, memory, nics, system};
 
 mod steps;
 
@@ -16,6 +17,17 @@ pub struct GenericHardwareManager;
 
 /// The one instance.
 pub const GENERIC: GenericHardwareManager = GenericHardwareManager;
+
+const PROBES: Probes = Probes {
+    interfaces: Some(|machine, _| Ok(nics::interfaces(&machine.root, &machine.net))),
+    cpu: Some(|machine, _| Ok(cpu::cpu(&machine.root, &cpu::architecture()))),
+    memory: Some(|machine, _| Ok(memory::memory(&machine.root))),
+    disks: Some(|machine, _| disks::disks(&machine.root)),
+    system_vendor: Some(|machine, _| Ok(system::vendor(&machine.root))),
+    boot: Some(|machine, settings| Ok(system::boot(&machine.root, settings.pxe_interface.as_deref()))),
+    bmc: Some(|machine, _| Ok(bmc::addresses(&machine.root))),
+    ..Probes::NONE
+};
 
 impl HardwareManager for GenericHardwareManager {
     fn name(&self) -> &'static str {
@@ -37,7 +49,7 @@ impl HardwareManager for GenericHardwareManager {
     /// Loads the IPMI drivers, which no device announces, and starts md arrays that are whole (hardware section 1).
     /// Both need a program that a small image may not have; there PID 1 has loaded the drivers.
     fn initialize(&self, machine: &Machine) -> Result<(), HardwareError> {
-        if crate::probe::bmc::device(&machine.root).is_none() {
+        if bmc::device(&machine.root).is_none() {
             for module in ["ipmi_msghandler", "ipmi_devintf", "ipmi_si"] {
                 try_program(machine, &Cmd::new("modprobe").arg(module).timeout(Duration::from_secs(20)))?;
             }
@@ -50,7 +62,7 @@ impl HardwareManager for GenericHardwareManager {
     }
 
     fn probes(&self) -> &'static Probes {
-        &Probes::NONE
+        &PROBES
     }
 }
 

@@ -1,6 +1,9 @@
 //! The managers that fit this machine, in order of support, and what is asked of all of them.
 
+mod inventory;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::OnceLock;
 
 use ferric_types::error::{CommandError, ErrorClass};
 use ferric_types::step::{StepInfo, StepKind};
@@ -9,20 +12,21 @@ use serde_json::{Map, Value};
 use crate::context::StepContext;
 use crate::error::HardwareError;
 use crate::machine::Machine;
-use crate::manager::{HardwareManager, HardwareSupport, Step};
+use crate::manager::{BmcAddresses, HardwareManager, HardwareSupport, Step};
 use crate::settings::Settings;
 
 /// One manager in use.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Entry {
-    pub(crate) manager: &'static dyn HardwareManager,
-    pub(crate) support: HardwareSupport,
+struct Entry {
+    manager: &'static dyn HardwareManager,
+    support: HardwareSupport,
 }
 
 /// The managers in use, best first.
 #[derive(Debug)]
 pub struct Registry {
     entries: Vec<Entry>,
+    bmc: OnceLock<BmcAddresses>,
 }
 
 impl Registry {
@@ -47,7 +51,7 @@ impl Registry {
         for entry in &entries {
             tracing::info!(manager = entry.manager.name(), support = ?entry.support, "hardware manager in use");
         }
-        Ok(Self { entries })
+        Ok(Self { entries, bmc: OnceLock::new() })
     }
 
     /// Lets every manager prepare its hardware, best first. A manager that fails stays in use: the machine should
@@ -59,10 +63,6 @@ impl Registry {
                 tracing::error!(manager = entry.manager.name(), reason, "hardware manager could not be initialised");
             }
         }
-    }
-
-    pub(crate) fn entries(&self) -> &[Entry] {
-        &self.entries
     }
 
     /// `hardware_manager_version` of `get_*_steps`: name to version (commands section 3).

@@ -114,6 +114,11 @@ fn kernel_names(root: &Root) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// Whether a disk is the virtual medium through which a BMC hands parameters to the agent: never a target.
+pub fn is_virtual_media(root: &Root, kname: &str) -> bool {
+    attr::link_name(&root.path("dev/disk/by-label/ir-vfd-dev")).as_deref() == Some(kname)
+}
+
 /// Path of a device node by its kernel name.
 pub(crate) fn device_path(kname: &str) -> String {
     format!("/dev/{}", kname.replace('!', "/"))

@@ -1,0 +1,98 @@
+//! What the managers together say of the machine.
+
+use ferric_types::Inventory;
+use ferric_types::error::chain;
+use ferric_types::inventory::NetworkInterface;
+
+use super::Registry;
+use crate::error::HardwareError;
+use crate::machine::Machine;
+use crate::manager::{BmcAddresses, ProbeFn, Probes};
+use crate::probe::disks::Disk;
+use crate::probe::system;
+use crate::settings::Settings;
+
+impl Registry {
+    /// Runs a probe on the first manager, best first, that has it and handles this machine.
+    fn probe<T>(
+        &self,
+        what: &'static str,
+        pick: impl Fn(&Probes) -> Option<ProbeFn<T>>,
+        machine: &Machine,
+        settings: &Settings,
+    ) -> Result<T, HardwareError> {
+        for entry in &self.entries {
+            let Some(probe) = pick(entry.manager.probes()) else { continue };
+            match probe(machine, settings) {
+                Err(HardwareError::Incompatible { manager, what }) => {
+                    tracing::debug!(manager, what, "probe left to other managers");
+                }
+                result => return result,
+            }
+        }
+        Err(HardwareError::NoProbe { what })
+    }
+
+    /// Disks in the order of `lsblk`, without those that a manager hides.
+    ///
+    /// # Errors
+    /// The disks cannot be listed.
+    pub fn disks(&self, machine: &Machine, settings: &Settings) -> Result<Vec<Disk>, HardwareError> {
+        let mut disks = self.probe("the disks", |probes| probes.disks, machine, settings)?;
+        for keeps in self.entries.iter().filter_map(|entry| entry.manager.probes().keeps_disk) {
+            disks.retain(|disk| keeps(disk));
+        }
+        Ok(disks)
+    }
+
+    /// Network interfaces, without those that a manager hides.
+    ///
+    /// # Errors
+    /// The interfaces cannot be listed.
+    pub fn interfaces(&self, machine: &Machine, settings: &Settings) -> Result<Vec<NetworkInterface>, HardwareError> {
+        let mut interfaces = self.probe("the network interfaces", |probes| probes.interfaces, machine, settings)?;
+        for keeps in self.entries.iter().filter_map(|entry| entry.manager.probes().keeps_interface) {
+            interfaces.retain(|interface| keeps(interface));
+        }
+        Ok(interfaces)
+    }
+
+    /// Addresses of the BMC, asked once: it is slow, and it does not move. Not asked at all when the conductor said so.
+    pub fn bmc(&self, machine: &Machine, settings: &Settings) -> BmcAddresses {
+        if settings.skip_bmc_detect {
+            return BmcAddresses::default();
+        }
+        let ask = || or_default("the BMC", self.probe("the BMC", |probes| probes.bmc, machine, settings));
+        self.bmc.get_or_init(ask).clone()
+    }
+
+    /// The inventory, read now. What cannot be read is empty or null, and logged: an incomplete inventory is of more
+    /// use to the conductor than none.
+    pub fn inventory(&self, machine: &Machine, settings: &Settings) -> Inventory {
+        let disks = or_default("the disks", self.disks(machine, settings));
+        let bmc = self.bmc(machine, settings);
+        let cpu = self.probe("the processors", |probes| probes.cpu, machine, settings);
+        let memory = self.probe("the memory", |probes| probes.memory, machine, settings);
+        let vendor = self.probe("the maker", |probes| probes.system_vendor, machine, settings);
+        let boot = self.probe("the boot mode", |probes| probes.boot, machine, settings);
+        Inventory {
+            interfaces: or_default("the network interfaces", self.interfaces(machine, settings)),
+            cpu: or_default("the processors", cpu),
+            disks: disks.into_iter().map(|disk| disk.info).collect(),
+            memory: or_default("the memory", memory),
+            bmc_address: bmc.v4,
+            bmc_v6address: bmc.v6,
+            bmc_mac: bmc.mac,
+            system_vendor: or_default("the maker", vendor),
+            boot: or_default("the boot mode", boot),
+            hostname: system::hostname(&machine.root),
+        }
+    }
+}
+
+fn or_default<T: Default>(what: &str, result: Result<T, HardwareError>) -> T {
+    result.unwrap_or_else(|error| {
+        tracing::error!(what, reason = chain(&error), "left out of the inventory");
+        T::default()
+    })
+}

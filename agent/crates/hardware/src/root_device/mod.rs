@@ -1,0 +1,134 @@
+//! Choosing the disk for the operating system (hardware section 4).
+
+use std::time::{Duration, Instant};
+
+use ferric_types::Node;
+use ferric_types::error::{CommandError, ErrorClass};
+use serde_json::{Map, Value};
+
+use crate::hints::{RootDeviceHints, Shown};
+use crate::machine::Machine;
+use crate::probe::disks::{self, Disk};
+use crate::registry::Registry;
+use crate::settings::Settings;
+use crate::skip_list;
+
+/// Smallest disk that is chosen without hints, bytes.
+pub const MIN_SIZE_BYTES: u64 = 4 << 30;
+/// Longest pause between two looks for a disk that has not come up: a look costs a few file reads.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
+/// Disks that may be touched: all but those on the node's skip list.
+///
+/// # Errors
+/// The disks cannot be listed, or the skip list makes no sense.
+pub fn usable_disks(
+    registry: &Registry,
+    machine: &Machine,
+    settings: &Settings,
+    node: &Node,
+) -> Result<Vec<Disk>, CommandError> {
+    let disks = registry.disks(machine, settings)?;
+    skip_list::without_skipped(&machine.root, node, disks)
+}
+
+/// The root device: the first disk that satisfies the node's hints, or without hints the smallest of at least 4 GiB.
+/// Hints that match nothing are a failure, never a reason to take another disk.
+///
+/// # Errors
+/// `DeviceNotFound`; see also [`usable_disks`].
+pub fn select(
+    registry: &Registry,
+    machine: &Machine,
+    settings: &Settings,
+    node: &Node,
+) -> Result<Disk, CommandError> {
+    let disks = usable_disks(registry, machine, settings, node)?;
+    let Some(hints) = node.root_device_hints() else {
+        let found = smallest(machine, &disks).cloned();
+        return found.ok_or_else(|| {
+            not_found(format!(
+                "No suitable device was found for deployment - root device hints were not provided and all found block \
+                 devices are smaller than {MIN_SIZE_BYTES}B."
+            ))
+        });
+    };
+    by_hints(&disks, hints).map(|disk| {
+        tracing::info!(disk = disk.info.name, hints = %Shown(hints), "root device found by its hints");
+        disk.clone()
+    })
+}
+
+/// The disk that would be chosen without hints, by size and then name; `None` when all are smaller than 4 GiB.
+/// Virtual media and disks that refuse writes are passed over: they can hold no operating system.
+pub fn smallest<'a>(machine: &Machine, disks: &'a [Disk]) -> Option<&'a Disk> {
+    let mut sorted: Vec<&Disk> = disks
+        .iter()
+        .filter(|disk| disk.info.size >= MIN_SIZE_BYTES && !disk.read_only)
+        .filter(|disk| !disks::is_virtual_media(&machine.root, &disk.kname))
+        .collect();
+    sorted.sort_by(|a, b| (a.info.size, &a.info.name).cmp(&(b.info.size, &b.info.name)));
+    sorted.first().copied()
+}
+
+fn by_hints<'a>(disks: &'a [Disk], hints: &Map<String, Value>) -> Result<&'a Disk, CommandError> {
+    let rules = RootDeviceHints::parse(hints).map_err(|error| {
+        not_found(format!(
+            "No devices could be found using the root device hints {} because they failed to validate. Error: {error}",
+            Shown(hints)
+        ))
+    })?;
+    disks.iter().find(|disk| rules.matches(disk)).ok_or_else(|| {
+        not_found(format!(
+            "No suitable device was found for deployment using these hints {}. Disks of this machine: {}",
+            Shown(hints),
+            names(disks)
+        ))
+    })
+}
+
+fn names(disks: &[Disk]) -> String {
+    let shown = |disk: &Disk| {
+        let serial = disk.info.serial.as_deref().unwrap_or("-");
+        format!("{} (serial {serial}, {} bytes)", disk.info.name, disk.info.size)
+    };
+    if disks.is_empty() { "none".to_owned() } else { disks.iter().map(shown).collect::<Vec<_>>().join(", ") }
+}
+
+fn not_found(details: String) -> CommandError {
+    CommandError::new(ErrorClass::DeviceNotFound, details)
+}
+
+/// Waits until the root device is there, for as long as `disk_wait_attempts` looks `disk_wait_delay` apart would take;
+/// looks are made more often than that, so that a disk that comes up is used at once. `node` brings the hints; without
+/// it any disk of 4 GiB will do.
+///
+/// # Errors
+/// `DeviceNotFound` when the time is over; other errors of [`select`] at once. At start-up the caller only logs it.
+pub fn wait(
+    registry: &Registry,
+    machine: &Machine,
+    settings: &Settings,
+    node: Option<&Node>,
+) -> Result<Disk, CommandError> {
+    let anyone = Node::default();
+    let node = node.unwrap_or(&anyone);
+    let limit = settings.disk_wait_delay.saturating_mul(settings.disk_wait_attempts.saturating_sub(1));
+    let deadline = Instant::now() + limit;
+    let mut said = false;
+    loop {
+        match select(registry, machine, settings, node) {
+            Err(error) if error.class == ErrorClass::DeviceNotFound && Instant::now() < deadline => {
+                if !said {
+                    tracing::warn!(seconds = limit.as_secs(), reason = error.details, "waiting for the root device");
+                    said = true;
+                }
+                std::thread::sleep(LOOK_PAUSE.min(deadline.saturating_duration_since(Instant::now())));
+            }
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
