@@ -4,12 +4,13 @@
 //! paint their text. Waiting ends early when the guest shows a sign of a hang or QEMU ends.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use regex::Regex;
 
 use crate::process::Process;
@@ -79,6 +80,14 @@ pub struct Console {
     process: Arc<Process>,
     markers: HangMarkers,
     state: Arc<Mutex<State>>,
+    input: Option<Arc<Input>>,
+}
+
+/// The way into a serial port.
+#[derive(Debug)]
+struct Input {
+    socket: PathBuf,
+    stream: Mutex<Option<UnixStream>>,
 }
 
 #[derive(Debug)]
@@ -94,7 +103,33 @@ impl Console {
     /// Follows the log at `path` from byte `offset` on.
     pub(crate) fn new(path: PathBuf, offset: u64, process: Arc<Process>, markers: HangMarkers) -> Self {
         let state = State { offset, text: Lines::default(), mark: 0 };
-        Self { path, process, markers, state: Arc::new(Mutex::new(state)) }
+        Self { path, process, markers, state: Arc::new(Mutex::new(state)), input: None }
+    }
+
+    /// With the socket that takes input.
+    pub(crate) fn with_input(mut self, socket: Option<PathBuf>) -> Self {
+        self.input = socket.map(|socket| Arc::new(Input { socket, stream: Mutex::new(None) }));
+        self
+    }
+
+    /// Types `text` on the serial port.
+    ///
+    /// # Errors
+    /// When the machine was built without [`crate::VmBuilder::serial_input`], or is gone.
+    pub fn send(&self, text: &str) -> Result<()> {
+        let input = self.input.as_ref().context("the machine was built without serial input")?;
+        let mut stream = input.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = match stream.take() {
+            Some(open) => open,
+            None => {
+                let open = UnixStream::connect(&input.socket).context("connecting to the serial port")?;
+                let mut output = open.try_clone()?;
+                // The output is in the log already, but somebody must take it or the guest stands still. Ends with QEMU.
+                drop(std::thread::spawn(move || std::io::copy(&mut output, &mut std::io::sink())));
+                open
+            }
+        };
+        stream.insert(open).write_all(text.as_bytes()).context("typing on the serial port")
     }
 
     /// The log file.
@@ -277,7 +312,6 @@ impl Lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write as _;
 
     const SHORT: Duration = Duration::from_millis(120);
     const LONG: Duration = Duration::from_secs(20);

@@ -45,7 +45,9 @@ pub enum Boot {
     /// Its disks in the order given; the network cards have no boot ROM.
     #[default]
     Disk,
-    /// The first network card on the user-mode network, then the disks.
+    /// The first network card on the user-mode network, then the disks. Under BIOS a script that ends with `exit 1` goes on to the
+    /// disks at once; OVMF first tries HTTP boot for minutes, so to boot from disk afterwards start the machine anew with
+    /// [`Boot::Disk`] (a machine with `no_reboot` ends when the guest resets itself).
     Network(Arc<PxeTree>),
     /// A kernel that QEMU loads itself.
     Direct {
@@ -103,6 +105,8 @@ pub struct Machine {
     pub rtc_base: Option<String>,
     /// Serial ports, each with its log.
     pub serial_ports: usize,
+    /// Whether text can be sent to the serial ports too.
+    pub serial_input: bool,
     /// Empty PCI Express slots `hot0`, `hot1`, ... for disks plugged in later.
     pub hotplug_slots: usize,
     /// Whether a reset ends QEMU.
@@ -129,6 +133,7 @@ impl Machine {
             smbios: BTreeMap::new(),
             rtc_base: None,
             serial_ports: 1,
+            serial_input: false,
             hotplug_slots: 0,
             no_reboot: false,
             extra: Vec::new(),
@@ -216,6 +221,12 @@ impl Machine {
                 ];
                 args.extend(["-drive".to_owned(), join(&options)]);
             }
+            // iPXE does the network boot. The firmware's own attempts, on IPv4 and IPv6, would only delay what comes next.
+            if matches!(self.boot, Boot::Network(_)) {
+                for family in ["IPv4", "IPv6"] {
+                    args.extend(strings(["-fw_cfg", &format!("name=opt/org.tianocore/{family}PXESupport,string=n")]));
+                }
+            }
         }
         args
     }
@@ -223,18 +234,22 @@ impl Machine {
     fn console_args(&self, paths: &Paths) -> Vec<String> {
         let mut args = Vec::new();
         for (index, log) in paths.consoles.iter().enumerate() {
-            let options = [
-                ("", "file".to_owned()),
-                ("id", format!("serial{index}")),
-                ("path", log.display().to_string()),
-                ("append", "on".into()),
-            ];
+            let log = log.display().to_string();
+            let mut options = vec![("", if self.serial_input { "socket" } else { "file" }.to_owned())];
+            options.push(("id", format!("serial{index}")));
+            if self.serial_input {
+                options.push(("path", paths.serial_socket(index).display().to_string()));
+                options.extend([("server", "on".to_owned()), ("wait", "off".to_owned())]);
+                options.extend([("logfile", log), ("logappend", "on".to_owned())]);
+            } else {
+                options.extend([("path", log), ("append", "on".to_owned())]);
+            }
             args.extend(["-chardev".to_owned(), join(&options), "-serial".into(), format!("chardev:serial{index}")]);
         }
         let control = [
             ("", "socket".to_owned()),
             ("id", "qmp".into()),
-            ("path", paths.qmp.display().to_string()),
+            ("path", paths.qmp_socket().display().to_string()),
             ("server", "on".into()),
             ("wait", "off".into()),
         ];
@@ -314,8 +329,20 @@ pub struct Paths {
     pub firmware: Option<crate::artifacts::Ovmf>,
     /// One log for each serial port.
     pub consoles: Vec<PathBuf>,
-    /// Control socket.
-    pub qmp: PathBuf,
+    /// Folder of the sockets.
+    pub sockets: PathBuf,
+}
+
+impl Paths {
+    /// The control socket.
+    pub(crate) fn qmp_socket(&self) -> PathBuf {
+        self.sockets.join("qmp.sock")
+    }
+
+    /// The socket that takes input for a serial port.
+    pub(crate) fn serial_socket(&self, index: usize) -> PathBuf {
+        self.sockets.join(format!("serial{index}.sock"))
+    }
 }
 
 fn strings<const N: usize>(items: [&str; N]) -> Vec<String> {
@@ -328,7 +355,7 @@ mod tests {
     use crate::artifacts::Ovmf;
 
     fn paths() -> Paths {
-        Paths { firmware: None, consoles: vec!["/l/console0.log".into()], qmp: "/s/qmp.sock".into() }
+        Paths { firmware: None, consoles: vec!["/l/console0.log".into()], sockets: "/s".into() }
     }
 
     fn argv(machine: &Machine) -> String {
@@ -344,6 +371,14 @@ mod tests {
              -chardev socket,id=qmp,path=/s/qmp.sock,server=on,wait=off -mon chardev=qmp,mode=control \
              -object rng-random,id=rng0,filename=/dev/urandom -device virtio-rng-pci,rng=rng0"
         );
+    }
+
+    #[test]
+    fn serial_port_with_input_is_a_socket_that_is_logged() {
+        let mut machine = Machine::new("m");
+        machine.serial_input = true;
+        let part = "socket,id=serial0,path=/s/serial0.sock,server=on,wait=off,logfile=/l/console0.log,logappend=on";
+        assert!(argv(&machine).contains(part), "{}", argv(&machine));
     }
 
     #[test]

@@ -169,6 +169,13 @@ impl VmBuilder {
         self
     }
 
+    /// Lets [`Console::send`] type on the serial ports.
+    #[must_use]
+    pub fn serial_input(mut self) -> Self {
+        self.machine.serial_input = true;
+        self
+    }
+
     /// Empty PCI Express slots into which disks can be plugged while it runs; see [`Vm::plug_disk`].
     #[must_use]
     pub fn hotplug_slots(mut self, slots: usize) -> Self {
@@ -264,7 +271,7 @@ impl VmBuilder {
         let paths = Paths {
             firmware: firmware_files(&machine.firmware, work.path())?,
             consoles: (0..machine.serial_ports).map(|index| logs.join(format!("console{index}.log"))).collect(),
-            qmp: sockets.path().join("qmp.sock"),
+            sockets: sockets.path().to_owned(),
         };
         let offsets: Vec<u64> =
             paths.consoles.iter().map(|path| path.metadata().map_or(0, |data| data.len())).collect();
@@ -278,13 +285,12 @@ impl VmBuilder {
             command.args(&argv).stdin(Stdio::null()).stdout(output).stderr(errors);
         })?);
         let watchdog = Watchdog::start(Arc::clone(&process), self.life.unwrap_or_else(|| accel.scale(DEFAULT_LIFE)));
-        let qmp = Qmp::connect(&paths.qmp, &process, accel.scale(START_LIMIT))?;
-        let consoles = paths
-            .consoles
-            .into_iter()
-            .zip(offsets)
-            .map(|(path, offset)| Console::new(path, offset, Arc::clone(&process), self.markers.clone()))
-            .collect();
+        let qmp = Qmp::connect(&paths.qmp_socket(), &process, accel.scale(START_LIMIT))?;
+        let consoles = offsets.into_iter().enumerate().zip(&paths.consoles).map(|((index, offset), log)| {
+            let input = machine.serial_input.then(|| paths.serial_socket(index));
+            Console::new(log.clone(), offset, Arc::clone(&process), self.markers.clone()).with_input(input)
+        });
+        let consoles = consoles.collect();
         let forwards = ready(&machine, &qmp)?;
         Ok(Vm::new(VmParts {
             machine,

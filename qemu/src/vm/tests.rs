@@ -14,6 +14,7 @@ enum Then {
     Rest,
     PowerOff,
     Reset,
+    Echo,
 }
 
 /// A disk whose boot sector prints "guest says hello" on the first serial port.
@@ -28,13 +29,15 @@ fn disk(dir: &Path, then: Then) -> DiskFile {
     code.extend(match then {
         Then::Rest => &[0xf4, 0xeb, 0xfd][..],
         Then::PowerOff => &[0xba, 0x04, 0x06, 0xb8, 0x00, 0x20, 0xef, 0xf4, 0xeb, 0xfd],
+        // 2: mov $0x3fd,%dx; in %dx,%al; test $1,%al; jz 2b; mov $0x3f8,%dx; in %dx,%al; out %al,%dx; jmp 2b
+        Then::Echo => &[0xba, 0xfd, 0x03, 0xec, 0xa8, 0x01, 0x74, 0xf8, 0xba, 0xf8, 0x03, 0xec, 0xee, 0xeb, 0xf1],
         Then::Reset => &[0xb0, 0x06, 0xba, 0xf9, 0x0c, 0xee, 0xf4, 0xeb, 0xfd],
     });
     code.resize(0x40, 0);
     code.extend(b"\r\nguest says hello\r\n\0");
     code.resize(510, 0);
     code.extend([0x55, 0xaa]);
-    let file = DiskFile::create_raw(dir.join("boot.raw"), 1 << 20).unwrap();
+    let file = DiskFile::create_raw(dir.join(format!("boot{}.raw", then as u8)), 1 << 20).unwrap();
     file.write(0, &code).unwrap();
     file
 }
@@ -80,6 +83,19 @@ fn reset_by_host_and_by_guest_is_an_event_and_with_no_reboot_the_end() {
     let dir = tempfile::tempdir().unwrap();
     let vm = machine("no-reboot", dir.path(), Then::Reset).no_reboot().start().unwrap();
     assert_eq!(vm.wait_shutdown(LIMIT).unwrap().reason, "guest-reset");
+}
+
+#[test]
+fn typed_text_reaches_the_guest() {
+    let dir = tempfile::tempdir().unwrap();
+    let vm = machine("input", dir.path(), Then::Echo).serial_input().start().unwrap();
+    vm.console().wait_for("guest says", LIMIT).unwrap();
+    vm.console().send("one\r\n").unwrap();
+    vm.console().wait_for("one", LIMIT).unwrap();
+    vm.console().send("two\r\n").unwrap();
+    assert_eq!(vm.console().wait_for("two", LIMIT).unwrap(), "two");
+    let other = machine("no-input", dir.path(), Then::PowerOff);
+    assert!(other.start().unwrap().console().send("x").is_err());
 }
 
 #[test]

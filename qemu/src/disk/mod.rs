@@ -3,9 +3,15 @@
 //! A disk is a chain of QEMU block nodes, outermost first: format (raw, qcow2), throttle, blkdebug, file. A raw disk has
 //! a raw node too, so that node names do not depend on what is in the chain.
 
+mod trouble;
+
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+
+pub use trouble::{FaultyIo, IoFault, Throttle};
+
+use trouble::{fault_rule, throttle_group, throttle_id};
 
 /// How a disk is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,58 +58,6 @@ impl DiskFormat {
             Self::Qcow2 => "qcow2",
         }
     }
-}
-
-/// What an injected error hits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FaultyIo {
-    /// Reads.
-    Read,
-    /// Ordinary writes.
-    Write,
-    /// WRITE ZEROES.
-    WriteZeroes,
-    /// Discard (trim).
-    Discard,
-    /// Cache flushes.
-    Flush,
-}
-
-impl FaultyIo {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::WriteZeroes => "write-zeroes",
-            Self::Discard => "discard",
-            Self::Flush => "flush",
-        }
-    }
-}
-
-/// An I/O error that the disk gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct IoFault {
-    /// Which requests fail.
-    pub io: FaultyIo,
-    /// Only requests that touch this sector of 512 bytes; `None` for all.
-    pub sector: Option<u64>,
-    /// Error number: 5 (EIO), 28 (ENOSPC), ...
-    pub errno: i32,
-    /// Only the first such request fails. Linux repeats a failed request on NVMe, SCSI and SATA, so that only virtio-blk shows it to
-    /// programs then.
-    pub once: bool,
-}
-
-/// Speed limits of a disk.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Throttle {
-    /// Bytes read in a second; `None` for no limit.
-    pub read_bytes: Option<u64>,
-    /// Bytes written in a second; `None` for no limit.
-    pub write_bytes: Option<u64>,
-    /// Requests in a second; `None` for no limit.
-    pub iops: Option<u64>,
 }
 
 /// One disk of a machine.
@@ -396,31 +350,6 @@ pub(crate) fn join(options: &[(&str, String)]) -> String {
         text.push_str(&value.replace(',', ",,"));
     }
     text
-}
-
-fn throttle_id(index: usize) -> String {
-    format!("throttle{index}")
-}
-
-fn throttle_group(index: usize, limits: Throttle) -> Value {
-    let mut values = serde_json::Map::new();
-    let known = [("bps-read", limits.read_bytes), ("bps-write", limits.write_bytes), ("iops-total", limits.iops)];
-    for (key, value) in known {
-        if let Some(value) = value {
-            values.insert(key.to_owned(), value.into());
-        }
-    }
-    json!({"qom-type": "throttle-group", "id": throttle_id(index), "limits": values})
-}
-
-fn fault_rule(fault: &IoFault) -> Value {
-    let mut rule = json!({
-        "event": "none", "iotype": fault.io.name(), "errno": fault.errno, "once": fault.once, "immediately": false,
-    });
-    if let (Some(sector), Some(map)) = (fault.sector, rule.as_object_mut()) {
-        map.insert("sector".into(), sector.into());
-    }
-    rule
 }
 
 #[cfg(test)]
