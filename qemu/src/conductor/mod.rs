@@ -26,6 +26,7 @@
 
 pub mod client;
 mod fault;
+pub mod flow;
 mod heartbeat;
 mod inspection;
 mod lookup;

@@ -84,7 +84,7 @@ impl ServerCertVerifier for PinnedCertificate {
             return Err(CertificateError::UnknownIssuer.into());
         }
         let (rest, parsed) = x509_parser::parse_x509_certificate(end_entity.as_ref())
-            .map_err(|_| Error::from(CertificateError::BadEncoding))?; // rustls has no place for the parser's words
+            .map_err(|_error| Error::from(CertificateError::BadEncoding))?; // rustls has no place for the parser's words
         if !rest.is_empty() {
             return Err(CertificateError::BadEncoding.into());
         }

@@ -53,7 +53,7 @@ impl Headers {
 
     fn content_length(&self) -> Result<Option<u64>, WireError> {
         let Some(text) = self.get("content-length") else { return Ok(None) };
-        text.trim().parse().map(Some).map_err(|_| malformed(format!("content-length {text:?} is not a number"))) // the number parser adds nothing
+        text.trim().parse().map(Some).map_err(|_error| malformed(format!("content-length {text:?} is not a number"))) // the number parser adds nothing
     }
 
     fn is_chunked(&self) -> bool {
@@ -221,7 +221,7 @@ impl MessageReader {
         if length > limit_bytes {
             return Err(WireError::TooLarge { limit_bytes });
         }
-        let length = usize::try_from(length).map_err(|_| WireError::TooLarge { limit_bytes })?; // 32-bit hosts only
+        let length = usize::try_from(length).map_err(|_error| WireError::TooLarge { limit_bytes })?; // 32-bit hosts only
         while self.buffer.len() < length {
             if !self.fill(stream)? {
                 return Err(malformed(format!("the body ended at {} of {length} bytes", self.buffer.len())));
@@ -245,7 +245,7 @@ impl MessageReader {
             let line = self.line(stream)?;
             let digits = line.split(';').next().unwrap_or_default().trim();
             let size = u64::from_str_radix(digits, 16)
-                .map_err(|_| malformed(format!("chunk size {digits:?} is not a number")))?; // as above
+                .map_err(|_error| malformed(format!("chunk size {digits:?} is not a number")))?; // as above
             if to_u64(body.len()).saturating_add(size) > limit_bytes {
                 return Err(WireError::TooLarge { limit_bytes });
             }

@@ -153,7 +153,8 @@ impl RawRequest {
         }
         let has_length =
             self.headers.get("content-length").is_some() || self.headers.get("transfer-encoding").is_some();
-        if !has_length && !(self.body.is_empty() && self.method == "GET") {
+        let bodiless_get = self.body.is_empty() && self.method == "GET";
+        if !has_length && !bodiless_get {
             headers.push("Content-Length", length);
         }
         headers.0.extend(self.headers.0.iter().cloned());
@@ -237,7 +238,8 @@ fn handshake(
     mut tcp: TcpStream,
 ) -> Result<StreamOwned<ClientConnection, TcpStream>, HttpError> {
     let authority = || target.authority.clone();
-    let name = ServerName::try_from(target.host.clone()).map_err(|_| HttpError::Name { authority: authority() })?; // the name says it all
+    let name =
+        ServerName::try_from(target.host.clone()).map_err(|_error| HttpError::Name { authority: authority() })?; // the name says it all
     let failed = |source| HttpError::Tls { authority: authority(), source };
     let mut session = ClientConnection::new(Arc::clone(config), name).map_err(|e| failed(std::io::Error::other(e)))?;
     while session.is_handshaking() {

@@ -285,7 +285,7 @@ impl AgentClient {
             body: response.text(),
         };
         let records = response.json().and_then(|mut body| body.get_mut("commands").map(Value::take)).ok_or_else(bad)?;
-        serde_json::from_value(records).map_err(|_| bad()) // the body itself says more than the parser
+        serde_json::from_value(records).map_err(|_error| bad()) // the body itself says more than the parser
     }
 
     /// Sends any request over the kept connection and returns whatever is answered. `Host`, `User-Agent`, `Accept`,
@@ -328,7 +328,7 @@ fn record_of(command: &str, response: &RawResponse) -> Result<CommandRecord, Age
     let bad = |expected| AgentError::BadAnswer { command: command.to_owned(), expected, body: response.text() };
     let body = response.json().ok_or_else(|| bad("JSON"))?;
     if response.status < 400 {
-        return serde_json::from_value(body).map_err(|_| bad("a command record")); // as in commands()
+        return serde_json::from_value(body).map_err(|_error| bad("a command record")); // as in commands()
     }
     let status = response.status;
     let Some(fault) = body["faultstring"].as_str().map(str::to_owned) else {
