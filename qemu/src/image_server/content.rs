@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use sha2::{Digest as _, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 
 use crate::disk_file::pattern;
 
@@ -62,7 +62,19 @@ impl Content {
     /// # Errors
     /// When a file cannot be read.
     pub fn sha256(&self) -> Result<String> {
-        let mut hash = Sha256::new();
+        self.digest::<Sha256>()
+    }
+
+    /// SHA-512 of all of it, in hex.
+    ///
+    /// # Errors
+    /// When a file cannot be read.
+    pub fn sha512(&self) -> Result<String> {
+        self.digest::<Sha512>()
+    }
+
+    fn digest<D: Digest>(&self) -> Result<String> {
+        let mut hash = D::new();
         let body = self.open()?;
         let (mut at, end) = (0, self.len_bytes()?);
         while at < end {
@@ -130,6 +142,7 @@ mod tests {
             Content::bytes("abc").sha256().unwrap(),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
+        assert!(Content::bytes("abc").sha512().unwrap().starts_with("ddaf35a193617abacc417349ae204131"));
         let generated = Content::Pattern { seed: 4, len_bytes: 700_001 };
         let mut bytes = vec![0; 700_001];
         pattern(4, 0, &mut bytes);

@@ -5,8 +5,9 @@ use super::*;
 use crate::artifacts;
 use crate::disk::{DiskBus, FaultyIo, IoFault, Throttle};
 use crate::disk_file::DiskFile;
-use crate::machine::{Bmc, Firmware};
+use crate::machine::{Bmc, Boot, Firmware};
 use crate::net::NicModel;
+use crate::pxe::PxeTree;
 
 /// What the guest does after its line.
 #[derive(Clone, Copy)]
@@ -201,6 +202,25 @@ fn qemu_accepts_every_bus_with_faults_and_limits() {
     let vm = builder.uuid("11111111-2222-3333-4444-555555555555").smbios(1, "product", "a, b").start().unwrap();
     vm.wait_shutdown(LIMIT).unwrap();
     assert_eq!(vm.consoles().len(), 2);
+}
+
+#[test]
+fn bios_runs_the_network_script_and_a_failed_one_leads_to_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = Arc::new(PxeTree::with_script("#!ipxe\necho script on ${mac}\nexit 1\n").unwrap());
+    let builder = machine("pxe-bios", dir.path(), Then::PowerOff).nic(Nic::unplugged()).nic(Nic::user());
+    let vm = builder.boot(Boot::Network(tree)).start().unwrap();
+    assert_eq!(vm.console().wait_for("script on", LIMIT).unwrap(), "script on 52:54:00:fe:00:01");
+    vm.console().wait_for("guest says", LIMIT).unwrap();
+    vm.wait_shutdown(LIMIT).unwrap();
+}
+
+#[test]
+fn uefi_runs_the_network_script() {
+    let tree = Arc::new(PxeTree::with_script("#!ipxe\necho script on ${mac}\nexit 1\n").unwrap());
+    let builder = Vm::builder("unit-pxe-uefi").accel(Accel::tcg()).memory_mib(128).firmware(Firmware::uefi());
+    let vm = builder.nic(Nic::user().model(NicModel::E1000e)).boot(Boot::Network(tree)).start().unwrap();
+    assert_eq!(vm.console().wait_for("script on", LIMIT).unwrap(), "script on 52:54:00:fe:00:00");
 }
 
 #[test]
