@@ -61,8 +61,7 @@ mod tests {
         let cases = [(1, 1, 1.0), (2, 1, 2.0), (5, 1, 16.0), (7, 1, 60.0), (5000, 1, 60.0), (3, 90, 90.0), (3, 0, 4.0)];
         for (attempt, interval, high) in cases {
             let interval = Duration::from_secs(interval);
-            let pauses: Vec<f64> =
-                (0..500).map(|_| lookup_pause(&mut rng, attempt, interval).as_secs_f64()).collect();
+            let pauses: Vec<f64> = (0..500).map(|_| lookup_pause(&mut rng, attempt, interval).as_secs_f64()).collect();
             let (min, max) = pauses.iter().fold((f64::MAX, 0.0_f64), |(min, max), p| (p.min(min), p.max(max)));
             let low = interval.as_secs_f64();
             assert!(min >= low && max <= high, "attempt {attempt}: {min} to {max}");

@@ -39,7 +39,10 @@ mod tests {
     #[test]
     fn every_form_of_error_body_gives_its_text() {
         let cases = [
-            (r#"{"error_message": "{\"faultcode\": \"Client\", \"faultstring\": \"Node is locked\", \"debuginfo\": null}"}"#, "Node is locked"),
+            (
+                r#"{"error_message": "{\"faultcode\": \"Client\", \"faultstring\": \"Node is locked\", \"debuginfo\": null}"}"#,
+                "Node is locked",
+            ),
             (r#"{"error_message": {"faultcode": "Client", "faultstring": "Not found"}}"#, "Not found"),
             (r#"{"error_message": "plain words"}"#, "plain words"),
             (r#"{"faultstring": "flat", "title": "other"}"#, "flat"),

@@ -1,5 +1,7 @@
 //! Posting inspection data to the conductor (inspection section 2).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use ferric_types::error::chain;
 use http::StatusCode;
@@ -64,6 +66,16 @@ pub async fn post(
     request_id: Option<&str>,
     document: Bytes,
 ) -> Result<Option<String>, InspectionError> {
+    post_with_pauses(client, urls, request_id, document, backoff::inspection_pause).await
+}
+
+pub(super) async fn post_with_pauses(
+    client: &Client,
+    urls: &[String],
+    request_id: Option<&str>,
+    document: Bytes,
+    pause_after: fn(u32) -> Duration,
+) -> Result<Option<String>, InspectionError> {
     let mut usable = Vec::new();
     let mut problem = None;
     for text in urls {
@@ -94,7 +106,7 @@ pub async fn post(
         if tries >= backoff::INSPECTION_TRIES {
             return Err(InspectionError::Unavailable { tries, last: failure });
         }
-        let pause = backoff::inspection_pause(tries);
+        let pause = pause_after(tries);
         tracing::warn!(
             "posting inspection data, try {tries} of {}: {failure}; next try in {} s",
             backoff::INSPECTION_TRIES,

@@ -132,11 +132,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_locked_node_is_asked_for_less_often() {
-        let (_, times) = attempts(|n| [None, Some(409), Some(404), Some(409), Some(409), Some(409)].get(n)?.to_owned()).await;
+        let (_, times) =
+            attempts(|n| [None, Some(409), Some(404), Some(409), Some(409), Some(409)].get(n)?.to_owned()).await;
         let pauses: Vec<f64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(pauses.len(), 5);
         // (extra, upper end of the ordinary pause)
-        for (index, (extra, high)) in [(5.0, 1.0), (0.0, 2.0), (10.0, 4.0), (30.0, 8.0), (30.0, 16.0)].into_iter().enumerate() {
+        for (index, (extra, high)) in
+            [(5.0, 1.0), (0.0, 2.0), (10.0, 4.0), (30.0, 8.0), (30.0, 16.0)].into_iter().enumerate()
+        {
             let pause = pauses[index];
             assert!(pause >= extra + 1.0 - 0.01 && pause <= extra + high + 0.01, "{index}: {pauses:?}");
         }

@@ -246,8 +246,7 @@ impl Conductor {
         let version = self.version().await.min(ApiVersion::VERIFY_CA);
         let body = serde_json::to_vec(&announcement.body(version)).map(Bytes::from).unwrap_or_default();
         let path = format!("/v1/heartbeat/{}", announcement.node_uuid);
-        let build =
-            |root: &Url| self.request(Method::POST, root.with_path(&path), Some(version), Some(body.clone()));
+        let build = |root: &Url| self.request(Method::POST, root.with_path(&path), Some(version), Some(body.clone()));
         self.call(HEARTBEAT, build).await?.expect_status(HEARTBEAT, StatusCode::ACCEPTED)
     }
 
@@ -258,7 +257,8 @@ impl Conductor {
         version: Option<ApiVersion>,
         body: Option<Bytes>,
     ) -> Result<Request, HttpError> {
-        let request = if method == Method::POST { Request::post(url, body.unwrap_or_default()) } else { Request::get(url) };
+        let request =
+            if method == Method::POST { Request::post(url, body.unwrap_or_default()) } else { Request::get(url) };
         let request = call::json_headers(request, self.options.request_id.as_deref())?;
         match version {
             Some(version) => request.header(VERSION_HEADER, &version.to_string()),

@@ -7,6 +7,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use ferric_types::Secret;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
@@ -96,9 +97,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An absolute URL. Printing it hides credentials and the query, which often carries a signature.
+/// An absolute URL, cheap to clone. Printing it hides credentials and the query, which often carries a signature.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Url {
+pub struct Url(Arc<Parts>);
+
+#[derive(Clone, PartialEq, Eq)]
+struct Parts {
     origin: Origin,
     userinfo: Option<Secret<String>>,
     /// Begins with `/`; includes the query.
@@ -137,27 +141,27 @@ pub enum UrlError {
 impl Url {
     /// Scheme, host and port.
     pub fn origin(&self) -> &Origin {
-        &self.origin
+        &self.0.origin
     }
 
     /// Protocol.
     pub fn scheme(&self) -> Scheme {
-        self.origin.scheme
+        self.0.origin.scheme
     }
 
     /// Host name or address.
     pub fn host(&self) -> &Host {
-        &self.origin.host
+        &self.0.origin.host
     }
 
     /// Path and query as they go into the request line.
     pub fn target(&self) -> &str {
-        &self.target
+        &self.0.target
     }
 
     /// User and password of the URL, percent-decoded.
     pub fn credentials(&self) -> Option<(Secret<String>, Secret<String>)> {
-        let userinfo = self.userinfo.as_ref()?.expose();
+        let userinfo = self.0.userinfo.as_ref()?.expose();
         let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
         let decode = |text: &str| Secret::new(percent_decode_str(text).decode_utf8_lossy().into_owned());
         Some((decode(user), decode(password)))
@@ -165,27 +169,36 @@ impl Url {
 
     /// This URL, with the credentials of another one when it has none of its own.
     pub(super) fn or_credentials_of(self, other: &Self) -> Self {
-        Self { userinfo: self.userinfo.or_else(|| other.userinfo.clone()), ..self }
+        if self.0.userinfo.is_some() {
+            return self;
+        }
+        Self(Arc::new(Parts { userinfo: other.0.userinfo.clone(), ..Parts::clone(&self.0) }))
     }
 
     /// The URL without its query and with `path` behind its own path, a final `/` of it dropped first.
     pub fn with_path(&self, path: &str) -> Self {
-        let base = self.target.split('?').next().unwrap_or_default().trim_end_matches('/');
-        let target = encode(&format!("{base}{path}"));
-        Self { origin: self.origin.clone(), userinfo: self.userinfo.clone(), target: absolute(target) }
+        let base = self.path().trim_end_matches('/');
+        self.with_target(&format!("{base}{path}"))
     }
 
     /// The URL with a query of the given pairs, each percent-encoded.
     pub fn with_query(&self, pairs: &[(&str, &str)]) -> Self {
         let quote = |text: &str| utf8_percent_encode(text, NOT_IN_QUERY_VALUE).to_string();
         let query: Vec<String> = pairs.iter().map(|(key, value)| format!("{key}={}", quote(value))).collect();
-        let base = self.target.split('?').next().unwrap_or_default();
-        Self { target: format!("{base}?{}", query.join("&")), ..self.clone() }
+        self.with_target(&format!("{}?{}", self.path(), query.join("&")))
+    }
+
+    fn path(&self) -> &str {
+        self.target().split('?').next().unwrap_or_default()
+    }
+
+    fn with_target(&self, target: &str) -> Self {
+        Self(Arc::new(Parts { target: absolute(encode(target)), ..Parts::clone(&self.0) }))
     }
 
     /// The whole URL for the request line to a proxy (RFC 9112 section 3.2.2), without credentials.
     pub fn absolute_form(&self) -> String {
-        format!("{}{}", self.origin, self.target)
+        format!("{}{}", self.origin(), self.target())
     }
 
     /// What a `Location` header means relative to this URL (RFC 3986 section 5.2). Credentials are kept only for the
@@ -205,9 +218,9 @@ impl Url {
             return Err(UrlError::TooLong { len_bytes: reference.len() });
         }
         let reference = reference.split('#').next().unwrap_or_default();
-        let path = self.target.split('?').next().unwrap_or_default();
+        let path = self.path();
         let merged = if reference.is_empty() {
-            self.target.clone()
+            self.target().to_owned()
         } else if reference.starts_with('?') {
             format!("{path}{reference}")
         } else {
@@ -224,7 +237,7 @@ impl Url {
             let clean = remove_dot_segments(&full);
             query.map_or(clean.clone(), |query| format!("{clean}?{query}"))
         };
-        Ok(Self { origin: self.origin.clone(), userinfo: self.userinfo.clone(), target: absolute(encode(&merged)) })
+        Ok(self.with_target(&merged))
     }
 }
 
@@ -250,20 +263,21 @@ impl FromStr for Url {
             Some(digits) => parse_port(digits).ok_or_else(|| UrlError::Port { shown: shown() })?,
         };
         let tail = tail.split('#').next().unwrap_or_default();
-        Ok(Self { origin: Origin { scheme, host, port }, userinfo, target: absolute(encode(tail)) })
+        let origin = Origin { scheme, host, port };
+        Ok(Self(Arc::new(Parts { origin, userinfo, target: absolute(encode(tail)) })))
     }
 }
 
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://", self.scheme().as_str())?;
-        if self.userinfo.is_some() {
+        if self.0.userinfo.is_some() {
             f.write_str("***@")?;
         }
-        f.write_str(&self.origin.host_header())?;
-        match self.target.split_once('?') {
+        f.write_str(&self.origin().host_header())?;
+        match self.target().split_once('?') {
             Some((path, _)) => write!(f, "{path}?***"),
-            None => f.write_str(&self.target),
+            None => f.write_str(self.target()),
         }
     }
 }

@@ -151,7 +151,8 @@ fn a_file_that_changed_meanwhile_is_noticed() {
         other[5] ^= 1;
         other
     }
-    let cases: [(&str, fn(&Seen) -> Reply); 6] = [
+    type Second = fn(&Seen) -> Reply;
+    let cases: [(&str, Second); 6] = [
         ("new tag, whole file", |_| Reply::new(200, "ETag: \"v2\"\r\n", &image())),
         ("new tag, part", |seen| part(seen, "ETag: \"v2\"\r\n")),
         ("other size, whole file", |_| Reply::new(200, "", &image()[1..])),
