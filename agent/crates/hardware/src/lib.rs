@@ -8,6 +8,7 @@
 pub mod context;
 pub mod error;
 pub mod generic;
+pub mod guard;
 pub mod hints;
 pub mod machine;
 pub mod manager;

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use ferric_disk::image::{RetryPolicy, ServerAuth};
+
 /// Built by the agent from its configuration, after the lookup answer was merged into it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "one field for each option of the configuration")]
 pub struct Settings {
     /// Whether an MD5 checksum is good enough for an image.
@@ -32,6 +34,10 @@ pub struct Settings {
     pub enable_bios_bootloader_install: bool,
     /// Raw value of the `BOOTIF` kernel parameter.
     pub pxe_interface: Option<String>,
+    /// Log-in to the image server, for images that bring none of their own.
+    pub image_server_auth: ServerAuth,
+    /// How often a whole image download is tried.
+    pub image_retry: RetryPolicy,
 }
 
 impl Default for Settings {
@@ -51,6 +57,8 @@ impl Default for Settings {
             inject_files_priority: 0,
             enable_bios_bootloader_install: false,
             pxe_interface: None,
+            image_server_auth: ServerAuth::default(),
+            image_retry: RetryPolicy::default(),
         }
     }
 }

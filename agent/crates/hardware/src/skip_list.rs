@@ -58,8 +58,10 @@ fn is_volume(root: &Root, disk: &Disk, name: &str) -> bool {
     }
     // udev, or mdadm itself, names arrays in /dev/md; `host:name` there means an array of another host.
     let directory = root.path("dev/md");
-    let named: Vec<(String, Option<String>)> =
-        attr::list(&directory).into_iter().map(|link| (attr::link_name(&directory.join(&link)).unwrap_or_default(), Some(link))).collect();
+    let named: Vec<(String, Option<String>)> = attr::list(&directory)
+        .into_iter()
+        .map(|link| (attr::link_name(&directory.join(&link)).unwrap_or_default(), Some(link)))
+        .collect();
     match named.iter().find(|(kname, _)| *kname == disk.kname) {
         Some((_, Some(link))) => link.rsplit_once(':').map_or(link.as_str(), |(_, name)| name) == name,
         _ => true,
@@ -78,7 +80,11 @@ mod tests {
     use serde_json::json;
 
     fn disk(kname: &str, kind: DiskKind) -> Disk {
-        let info = BlockDevice { name: format!("/dev/{kname}"), serial: Some(format!("serial-{kname}")), ..BlockDevice::default() };
+        let info = BlockDevice {
+            name: format!("/dev/{kname}"),
+            serial: Some(format!("serial-{kname}")),
+            ..BlockDevice::default()
+        };
         Disk { kind, ..Disk::plain(info) }
     }
 
@@ -116,7 +122,8 @@ mod tests {
     #[test]
     fn entries_that_make_no_sense_stop_everything() {
         let tree = MachineTree::new().unwrap();
-        for list in [json!("sda"), json!(["sda"]), json!([{}]), json!([{"colour": "red"}]), json!([{"volume_name": 5}])] {
+        for list in [json!("sda"), json!(["sda"]), json!([{}]), json!([{"colour": "red"}]), json!([{"volume_name": 5}])]
+        {
             let error = left(&tree, list.clone()).unwrap_err();
             assert!(error.details.contains("skip_block_devices"), "{list}: {error}");
         }

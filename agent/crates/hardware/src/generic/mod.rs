@@ -9,7 +9,11 @@ use crate::machine::Machine;
 use crate::manager::{HardwareManager, HardwareSupport, Probes, Step};
 use crate::probe::{bmc, cpu, disks, memory, nics, system};
 
+pub mod deploy;
+mod erase;
+mod metadata;
 mod steps;
+mod targets;
 
 /// `GenericHardwareManager` of the reference agent: the generic probes, and the steps that work on any machine.
 #[derive(Debug)]
@@ -82,3 +86,6 @@ fn try_program(machine: &Machine, cmd: &Cmd) -> Result<(), HardwareError> {
         Err(error) => Err(error.into()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,7 +91,8 @@ fn any_of_several_serials_and_names_will_do() {
 
 #[test]
 fn a_missing_attribute_is_the_text_none() {
-    for (hints, want) in [(json!({"vendor": "none"}), true), (json!({"vendor": "s!= ATA"}), true), (json!({"vendor": "ata"}), false)]
+    for (hints, want) in
+        [(json!({"vendor": "none"}), true), (json!({"vendor": "s!= ATA"}), true), (json!({"vendor": "ata"}), false)]
     {
         assert_eq!(parse(hints.clone()).unwrap().matches(&disk()), want, "{hints}");
     }
@@ -132,7 +133,10 @@ fn numbers_in_text_attributes_are_compared_as_numbers() {
 #[test]
 fn hints_that_make_no_sense_are_refused_with_the_reason() {
     let cases = [
-        (json!({"colour": "red", "shape": "x"}), "The hints \"colour, shape\" are invalid. Valid hints are: \"size, rotational,"),
+        (
+            json!({"colour": "red", "shape": "x"}),
+            "The hints \"colour, shape\" are invalid. Valid hints are: \"size, rotational,",
+        ),
         (json!({"serial": 5}), "Root device hint \"serial\" is not a string value. Current value: 5"),
         (json!({"model": null}), "Root device hint \"model\" is not a string value"),
         (json!({"size": "big"}), "Root device hint \"size\" is not a positive integer value. Current value: big"),

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use ferric_types::Node;
 use ferric_types::error::{CommandError, ErrorClass};
+use ferric_types::inventory::BlockDevice;
 use serde_json::{Map, Value};
 
 use crate::hints::{RootDeviceHints, Shown};
@@ -37,12 +38,7 @@ pub fn usable_disks(
 ///
 /// # Errors
 /// `DeviceNotFound`; see also [`usable_disks`].
-pub fn select(
-    registry: &Registry,
-    machine: &Machine,
-    settings: &Settings,
-    node: &Node,
-) -> Result<Disk, CommandError> {
+pub fn select(registry: &Registry, machine: &Machine, settings: &Settings, node: &Node) -> Result<Disk, CommandError> {
     let disks = usable_disks(registry, machine, settings, node)?;
     let Some(hints) = node.root_device_hints() else {
         let found = smallest(machine, &disks).cloned();
@@ -128,6 +124,19 @@ pub fn wait(
             result => return result,
         }
     }
+}
+
+/// As [`wait`], with the outcome only logged: at start-up a machine without a disk is still to be managed.
+pub fn wait_for_disks(machine: &Machine, registry: &Registry, settings: &Settings, node: Option<&Node>) {
+    match wait(registry, machine, settings, node) {
+        Ok(disk) => tracing::info!(disk = disk.info.name, "root device present"),
+        Err(error) => tracing::warn!(reason = error.details, "going on without a root device"),
+    }
+}
+
+/// The disk that would be chosen without hints, from an inventory: the inspection's `root_disk`.
+pub fn default_disk(disks: &[BlockDevice]) -> Option<&BlockDevice> {
+    disks.iter().filter(|disk| disk.size >= MIN_SIZE_BYTES).min_by(|a, b| (a.size, &a.name).cmp(&(b.size, &b.name)))
 }
 
 #[cfg(test)]

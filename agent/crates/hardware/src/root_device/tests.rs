@@ -28,8 +28,13 @@ fn lab(disks: &[(&str, u64)]) -> Lab {
 fn add(tree: &MachineTree, number: usize, name: &str, sectors: u64) {
     let size = sectors.to_string();
     let attributes = [("size", size.as_str()), ("serial", &format!("serial-{name}"))];
-    tree.disk(name, &format!("pci0000:00/0000:00:{:02x}.0/virtio{number}", number + 3), &format!("254:{}", number * 16), &attributes)
-        .unwrap();
+    tree.disk(
+        name,
+        &format!("pci0000:00/0000:00:{:02x}.0/virtio{number}", number + 3),
+        &format!("254:{}", number * 16),
+        &attributes,
+    )
+    .unwrap();
 }
 
 impl Lab {
@@ -74,7 +79,10 @@ fn hints_choose_and_a_wrong_hint_never_falls_back() {
     let want = "No suitable device was found for deployment using these hints {\"serial\":\"absent\"}";
     assert!(absent.details.starts_with(want), "{absent}");
     let invalid = hinted(json!({"colour": "red"})).unwrap_err();
-    assert!(invalid.details.contains("because they failed to validate. Error: The hints \"colour\" are invalid"), "{invalid}");
+    assert!(
+        invalid.details.contains("because they failed to validate. Error: The hints \"colour\" are invalid"),
+        "{invalid}"
+    );
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! What erasing may touch and what it leaves alone, the same for both erasing steps (hardware sections 5.1 and 5.4).
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ferric_disk::wipe;
+use ferric_sys::block_dev::{Access, BlockDev, BlockDevError};
+use ferric_types::error::{CommandError, ErrorClass};
+use serde_json::{Map, Value};
+
+use crate::context::StepContext;
+use crate::guard;
+use crate::probe::disks::{self, Disk};
+use crate::root_device;
+
+/// Signature of a member of an md array.
+const RAID_MEMBER: &str = "linux_raid_member";
+
+/// Disks that may be erased: all but those on the skip list. Every one of them has passed the check for protected file
+/// systems, so that nothing is erased when any is refused.
+pub(super) fn checked_disks(context: &StepContext<'_>) -> Result<Vec<Disk>, CommandError> {
+    let disks = root_device::usable_disks(context.registry, context.machine, context.settings, context.node)?;
+    for disk in &disks {
+        guard::check(context.machine, context.settings, context.node, disk)?;
+    }
+    Ok(disks)
+}
+
+/// Why a disk is left alone, as the operator reads it.
+pub(super) fn reason_to_skip(context: &StepContext<'_>, disk: &Disk) -> Option<&'static str> {
+    disks::is_virtual_media(&context.machine.root, &disk.kname).then_some("virtual media of the BMC")
+}
+
+/// Whether a device has the superblock of an md array's member.
+pub(super) fn is_raid_member(context: &StepContext<'_>, device: &str) -> Result<bool, BlockDevError> {
+    let dev = BlockDev::open(context.machine.root.path(device), Access::Read)?;
+    Ok(wipe::signatures(&dev)?.iter().any(|signature| signature.name == RAID_MEMBER))
+}
+
+/// Whether a disk or one of its partitions is a member of an md array.
+pub(super) fn holds_raid_member(context: &StepContext<'_>, disk: &Disk) -> Result<bool, BlockDevError> {
+    if disk.holders.iter().any(|holder| holder.starts_with("/dev/md")) || is_raid_member(context, &disk.info.name)? {
+        return Ok(true);
+    }
+    // A partition that cannot be read, such as an extended one, is no member.
+    Ok(disk.partitions.iter().any(|partition| is_raid_member(context, partition).unwrap_or(false)))
+}
+
+/// What became of each disk, by name.
+pub(super) type Outcomes = BTreeMap<String, Result<Value, String>>;
+
+/// Works on several disks at a time and keeps what became of each. A panic in one does not stop the others.
+pub(super) fn for_each_disk(
+    disks: &[Disk],
+    concurrency: usize,
+    work: impl Fn(&Disk) -> Result<Value, String> + Sync,
+) -> Outcomes {
+    let next = AtomicUsize::new(0);
+    let outcomes = Mutex::new(BTreeMap::new());
+    let worker = || {
+        while let Some(disk) = disks.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let outcome = catch_unwind(AssertUnwindSafe(|| work(disk)))
+                .unwrap_or_else(|_| Err("the agent failed while working on it; see its log".to_owned()));
+            if let Err(reason) = &outcome {
+                tracing::error!(disk = disk.info.name, reason, "disk failed");
+            }
+            outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(disk.info.name.clone(), outcome);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..concurrency.clamp(1, disks.len().max(1)) {
+            scope.spawn(worker);
+        }
+    });
+    outcomes.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The step's answer: one entry for each disk; an error that tells of all of them when any failed.
+pub(super) fn answer(what: &str, outcomes: Outcomes) -> Result<Value, CommandError> {
+    let failed: Vec<String> =
+        outcomes.iter().filter_map(|(disk, outcome)| Some(format!("{disk}: {}", outcome.as_ref().err()?))).collect();
+    if failed.is_empty() {
+        let done: Map<String, Value> =
+            outcomes.into_iter().filter_map(|(disk, outcome)| Some((disk, outcome.ok()?))).collect();
+        return Ok(Value::Object(done));
+    }
+    let mut details = format!("{what} failed on {} of {} disks: {}", failed.len(), outcomes.len(), failed.join("; "));
+    let rest: Vec<&str> =
+        outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(disk, _)| disk.as_str()).collect();
+    if !rest.is_empty() {
+        details = format!("{details}. Done: {}", rest.join(", "));
+    }
+    Err(CommandError::new(ErrorClass::BlockDeviceErase, details))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferric_types::inventory::BlockDevice;
+    use serde_json::json;
+
+    fn disks(names: &[&str]) -> Vec<Disk> {
+        let disk = |name: &&str| Disk::plain(BlockDevice { name: (*name).to_owned(), ..BlockDevice::default() });
+        names.iter().map(disk).collect()
+    }
+
+    #[test]
+    fn every_disk_is_worked_on_whatever_happens_to_others() {
+        let outcomes = for_each_disk(&disks(&["/dev/a", "/dev/b", "/dev/c"]), 2, |disk| match disk.kname.as_str() {
+            "a" => Err("EIO".to_owned()),
+            "b" => panic!("a bug"),
+            _ => Ok(json!("done")),
+        });
+        let error = answer("Erasing", outcomes).unwrap_err();
+        assert_eq!(error.class, ErrorClass::BlockDeviceErase);
+        assert_eq!(
+            error.details,
+            "Erasing failed on 2 of 3 disks: /dev/a: EIO; /dev/b: the agent failed while working on it; see its log. \
+             Done: /dev/c"
+        );
+    }
+
+    #[test]
+    fn work_on_several_disks_overlaps_as_far_as_allowed() {
+        let names: Vec<String> = (0..8).map(|number| format!("/dev/d{number}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let outcomes = for_each_disk(&disks(&names), 3, |_| {
+            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            now.fetch_sub(1, Ordering::SeqCst);
+            Ok(Value::Null)
+        });
+        assert_eq!(outcomes.len(), 8);
+        assert_eq!(most.into_inner(), 3);
+    }
+
+    #[test]
+    fn a_machine_without_disks_has_an_empty_answer() {
+        assert_eq!(answer("Erasing", for_each_disk(&[], 4, |_| Ok(Value::Null))).unwrap(), json!({}));
+    }
+}
