@@ -13,11 +13,14 @@ zig=("$VENV"/lib/python3*/site-packages/ziglang/zig)
 export CARGO_ZIGBUILD_ZIG_PATH=${zig[0]}
 export CARGO_ZIGBUILD_CACHE_DIR=$ROOT/build/cache/zigbuild ZIG_GLOBAL_CACHE_DIR=$ROOT/build/cache/zig
 export CARGO_TARGET_DIR=$ROOT/build/target-musl
+# Panic messages name source files; where the checkout and cargo's home are on this machine is nobody's business, and
+# without it two machines build the same bytes.
+export RUSTFLAGS="--remap-path-prefix=$ROOT=/ferric --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
 
 if ! have_musl; then
     # This toolchain has no musl std and none can be fetched, so it is built from Debian's source package, with the
     # compiler of the same version. RUSTC_BOOTSTRAP allows the unstable -Z option on that stable compiler.
-    export PATH=/usr/bin:$PATH RUSTC_BOOTSTRAP=1 RUSTFLAGS="-C link-self-contained=no"
+    export PATH=/usr/bin:$PATH RUSTC_BOOTSTRAP=1 RUSTFLAGS="$RUSTFLAGS -C link-self-contained=no"
     unset RUSTUP_TOOLCHAIN RUSTC CARGO
     # No "backtrace" feature: without symbols there is nothing to print, and the printer takes 200 kB.
     arguments+=(-Z "build-std=std,panic_unwind" -Z "build-std-features=panic-unwind")
