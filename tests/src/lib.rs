@@ -1,1 +1,5 @@
-//! Work in progress.
+//! Ready-made scenarios for tests that boot the image: a machine, a stand-in conductor that knows it, an image server.
+
+mod bench;
+
+pub use bench::{AGENT_ADDRESS, Bench, MAC, Plan};

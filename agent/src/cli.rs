@@ -1,0 +1,94 @@
+//! What the program does by the way it is started.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ferric_hardware::{HardwareManager, Machine};
+use ferric_types::error::chain;
+use tracing::{error, info, warn};
+
+use crate::command::Extension;
+use crate::error::WorkerError;
+use crate::handover::Handover;
+use crate::worker::{self, Setup};
+use crate::{config, init, logs, selftest};
+
+const HELP: &str = "ferric-agent: provisioning agent for OpenStack Ironic
+
+  ferric-agent run [--OPTION VALUE]...   run the agent (below its own PID 1, or as a service of another ramdisk)
+  ferric-agent options                   print the reference of options, as docs/options.md has it
+  ferric-agent self-test panic           show that a panic in a command cannot end the agent
+  ferric-agent --version | --help
+
+The kernel starts it as /init, without arguments that count.
+";
+
+/// Threads of the asynchronous runtime: one may be busy with TLS while the other answers the conductor.
+const RUNTIME_THREADS: usize = 2;
+/// Stack of a runtime or blocking thread.
+const STACK_BYTES: usize = 512 * 1024;
+/// How long log lines may take to reach slow consoles before the worker ends.
+const FLUSH_TIME: Duration = Duration::from_secs(2);
+
+/// Runs the program: PID 1 when the kernel starts it, the worker when PID 1 or a service manager does.
+pub fn run(extensions: &'static [&'static Extension], managers: &'static [&'static dyn HardwareManager]) -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    if std::process::id() == 1 && words.first() != Some(&"run") {
+        init::run()
+    }
+    match words.as_slice() {
+        ["run", ..] => success(work(extensions, managers).is_ok()),
+        ["options"] => print(&config::document()),
+        ["self-test", "panic"] => success(selftest::panics()),
+        ["--version"] => print(&format!("ferric-agent {}\n", crate::VERSION)),
+        ["--help" | "-h" | "help"] => print(HELP),
+        // How the kernel asks for a module.
+        ["-q", "--", name] => success(init::modprobe(name)),
+        _ => {
+            // There is nobody else to tell.
+            let _unread = write!(std::io::stderr(), "{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    success(std::io::stdout().write_all(text.as_bytes()).is_ok())
+}
+
+fn success(good: bool) -> ExitCode {
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// The worker, to its end.
+fn work(
+    extensions: &'static [&'static Extension],
+    managers: &'static [&'static dyn HardwareManager],
+) -> Result<(), WorkerError> {
+    init::begin_worker();
+    let machine = Machine::host();
+    let (config, warnings) = config::load(&machine.root);
+    logs::init_worker(config.debug);
+    info!(version = crate::VERSION, "agent starts");
+    for warning in warnings {
+        warn!("{warning}");
+    }
+    let handover = Handover::from_env();
+    let result = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(RUNTIME_THREADS)
+        .thread_stack_size(STACK_BYTES)
+        .enable_all()
+        .build()
+        .map_err(WorkerError::Runtime)
+        .and_then(|runtime| {
+            runtime.spawn(init::link::keep_alive());
+            runtime.block_on(worker::run(Setup { extensions, managers, machine, config, handover }))
+        });
+    if let Err(error) = &result {
+        error!("the agent cannot go on: {}", chain(error));
+    }
+    logs::flush(FLUSH_TIME);
+    result
+}

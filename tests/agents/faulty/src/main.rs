@@ -1,0 +1,84 @@
+//! An agent outside of Ferric's own source: the standard extensions and one more, whose commands fail on order.
+//!
+//! It shows how an image with extensions of one's own is made (`make image AGENT=tests/agents/faulty`), and lets tests
+//! see what a panic, a crash and a hang of a command do on a booted machine.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ferric_agent::command::{Command, CommandEntry, Context, Extension, Mode};
+use ferric_agent::extensions::{clean, deploy, flow, image, log, poll, rescue, service, standby, system};
+use ferric_types::CommandError;
+use serde_json::Value;
+
+const FAULTY: Extension = Extension {
+    name: "faulty",
+    commands: &[CommandEntry::of::<Panic>(), CommandEntry::of::<Abort>(), CommandEntry::of::<Sleep>()],
+};
+
+const EXTENSIONS: &[&Extension] = &[
+    &standby::EXTENSION,
+    &clean::EXTENSION,
+    &deploy::EXTENSION,
+    &service::EXTENSION,
+    &image::EXTENSION,
+    &log::EXTENSION,
+    &poll::EXTENSION,
+    &rescue::EXTENSION,
+    &flow::EXTENSION,
+    &system::EXTENSION,
+    &FAULTY,
+];
+
+fn main() -> ExitCode {
+    ferric_agent::run(EXTENSIONS, ferric_hardware::MANAGERS)
+}
+
+struct Panic;
+
+impl Command for Panic {
+    const NAME: &'static str = "panic";
+    const MODE: Mode = Mode::Async;
+    type Params = Value;
+    type Reply = ();
+
+    #[expect(clippy::panic, reason = "what the command is for")]
+    fn run(_context: &Context, _params: Value) -> Result<(), CommandError> {
+        panic!("on purpose")
+    }
+}
+
+struct Abort;
+
+impl Command for Abort {
+    const NAME: &'static str = "abort";
+    const MODE: Mode = Mode::Async;
+    type Params = Value;
+    type Reply = ();
+
+    /// Ends the whole worker, as a bug in unsafe code would.
+    fn run(_context: &Context, _params: Value) -> Result<(), CommandError> {
+        // The answer to the request goes out first.
+        std::thread::sleep(Duration::from_millis(500));
+        std::process::abort()
+    }
+}
+
+struct Sleep;
+
+impl Command for Sleep {
+    const NAME: &'static str = "sleep";
+    const MODE: Mode = Mode::Async;
+    type Params = Value;
+    type Reply = ();
+
+    fn run(context: &Context, params: Value) -> Result<(), CommandError> {
+        let seconds = params.get("seconds").and_then(Value::as_u64).unwrap_or(10);
+        context.progress.phase("sleeping", Some(seconds));
+        for _ in 0..seconds {
+            std::thread::sleep(Duration::from_secs(1));
+            context.progress.add(1);
+        }
+        Ok(())
+    }
+}
