@@ -29,6 +29,8 @@ pub mod qcow2;
 mod sink;
 pub mod source;
 mod target;
+#[cfg(test)]
+mod testing;
 mod unpack;
 pub mod write;
 

@@ -1,1 +1,130 @@
+use std::sync::atomic::Ordering;
 
+use ferric_sys::testing::disk::TestDisk;
+
+use super::*;
+use crate::image::testing::{TestServer, TestSource, disk_content, progress, sha256};
+
+const DISK: u64 = 4 << 20;
+
+fn options(tries: u32) -> ImageOptions {
+    ImageOptions {
+        permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2],
+        deep_inspection: true,
+        md5_enabled: false,
+        auth: ServerAuth::default(),
+        retry: RetryPolicy { tries, interval: Duration::ZERO },
+    }
+}
+
+fn info(urls: &[&str], content: &[u8]) -> ImageInfo {
+    ImageInfo {
+        id: Some("image-1".to_owned()),
+        urls: Some(urls.iter().map(|url| (*url).to_owned()).collect()),
+        disk_format: Some("raw".to_owned()),
+        os_hash_algo: Some("sha256".to_owned()),
+        os_hash_value: Some(sha256(content)),
+        ..ImageInfo::default()
+    }
+}
+
+fn server(content: &[u8]) -> TestServer {
+    TestServer { image: TestSource::ranged(content.to_vec()), ..TestServer::default() }
+}
+
+fn deploy(info: &ImageInfo, server: &TestServer, tries: u32) -> (TestDisk, Result<WriteReport, ImageError>) {
+    let disk = TestDisk::used(DISK).unwrap();
+    let result = deploy_image(info, server, &disk.open().unwrap(), &options(tries), &progress());
+    (disk, result)
+}
+
+#[test]
+fn a_damaged_download_is_begun_again() {
+    let content = disk_content(2 << 20);
+    let server = TestServer { bad_downloads: 2, ..server(&content) };
+    let (disk, result) = deploy(&info(&["http://good/i"], &content), &server, 3);
+    assert_eq!(result.unwrap().checksum, sha256(&content));
+    assert!(disk.bytes(0, 2 << 20).unwrap() == content);
+    assert_eq!(server.opened.load(Ordering::SeqCst), 3);
+}
+
+#[test]
+fn the_last_failure_is_reported_when_tries_run_out() {
+    let content = disk_content(2 << 20);
+    let server = TestServer { bad_downloads: 9, ..server(&content) };
+    let (disk, result) = deploy(&info(&["http://good/i"], &content), &server, 3);
+    assert_eq!(result.unwrap_err().class(), ErrorClass::ImageChecksum);
+    assert_eq!(server.opened.load(Ordering::SeqCst), 3);
+    assert_eq!(disk.bytes(0, 1 << 20).unwrap(), vec![0; 1 << 20]);
+}
+
+#[test]
+fn urls_are_tried_in_turn() {
+    let content = disk_content(2 << 20);
+    let server = server(&content);
+    let (_, result) = deploy(&info(&["http://down/1", "http://user:pw@down/2", "http://good/3"], &content), &server, 1);
+    assert!(result.is_ok());
+    let (_, result) = deploy(&info(&["http://down/1", "http://user:pw@down/2?t=1"], &content), &server, 2);
+    let error = result.unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("Download of image image-1 failed: URL: http://down/1; time: "), "{text}");
+    assert!(text.contains("; URL: http://down/2; time: ") && text.contains("connection refused"), "{text}");
+    assert_eq!(error.class(), ErrorClass::ImageDownload);
+}
+
+#[test]
+fn a_refusal_for_good_is_final() {
+    let content = disk_content(2 << 20);
+    let server = server(&content);
+    let (_, result) = deploy(&info(&["http://gone/1", "http://good/2"], &content), &server, 10);
+    let error = result.unwrap_err();
+    assert_eq!(error.class(), ErrorClass::ImageDownloadFatal);
+    assert_eq!(server.opened.load(Ordering::SeqCst), 1);
+    let mut wrong = info(&["http://good/i"], &content);
+    wrong.disk_format = Some("qcow2".to_owned());
+    let (_, result) = deploy(&wrong, &server, 10);
+    assert_eq!(result.unwrap_err().class(), ErrorClass::InvalidImage);
+    assert_eq!(server.opened.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn the_checksum_may_come_from_a_list() {
+    let content = disk_content(2 << 20);
+    let mut server = server(&content);
+    server.list = format!("{}  other.img\n{}  disk.img\n", "0".repeat(64), sha256(&content));
+    let mut info = info(&["http://good/images/disk.img"], &content);
+    (info.os_hash_algo, info.os_hash_value) = (None, None);
+    info.checksum = Some("http://good/SHA256SUMS".to_owned());
+    assert!(deploy(&info, &server, 1).1.is_ok());
+    server.list = "nothing of use".to_owned();
+    let error = deploy(&info, &server, 10).1.unwrap_err();
+    assert!(chain(&error).ends_with("Checksum file does not contain name disk.img"), "{}", chain(&error));
+}
+
+#[test]
+fn credentials_come_from_the_first_place_that_has_them() {
+    let basic = |user: &str, password: &str| ServerAuth {
+        strategy: Some("http_basic".to_owned()),
+        user: Some(user.to_owned()),
+        password: Some(Secret::new(password.to_owned())),
+    };
+    let mut info = info(&["http://good/i"], b"");
+    let header = |info: &ImageInfo, auth: &ServerAuth| {
+        let requests = requests(info, auth).unwrap();
+        requests[0].authorization.as_ref().map(|header| header.expose().clone())
+    };
+    assert_eq!(header(&info, &ServerAuth::default()), None);
+    assert_eq!(header(&info, &basic("u", "p")).as_deref(), Some("Basic dTpw"));
+    info.image_server_auth_strategy = Some("http_basic".to_owned());
+    info.image_server_user = Some("me".to_owned());
+    let error = requests(&info, &basic("u", "p")).unwrap_err();
+    let want = "Download of image image-1 failed: Missing ['password'] fields from HTTP(S) basic auth config";
+    assert_eq!(error.to_string(), want);
+    assert_eq!(error.class(), ErrorClass::ImageDownloadFatal);
+    info.image_server_password = Some(Secret::new("pw".to_owned()));
+    assert_eq!(header(&info, &basic("u", "p")).as_deref(), Some("Basic bWU6cHc="));
+    info.image_request_authorization = Some(Secret::new(STANDARD.encode("Bearer abc")));
+    assert_eq!(header(&info, &ServerAuth::default()).as_deref(), Some("Bearer abc"));
+    info.image_request_authorization = Some(Secret::new("?".to_owned()));
+    assert!(requests(&info, &ServerAuth::default()).is_err());
+}

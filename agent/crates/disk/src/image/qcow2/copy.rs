@@ -13,8 +13,17 @@ pub(super) trait Tables {
     /// The next extent; they come in order of their place in the file.
     fn next(&mut self) -> Option<Extent>;
 
-    /// A table that has gone by; the file is now at `position`.
-    fn table(&mut self, extent: Extent, bytes: &[u8], position: u64, sink: &mut Sink<'_>) -> Result<(), ImageError>;
+    /// A table that has gone by.
+    fn table(&mut self, extent: Extent, bytes: &[u8], passed: Passed, sink: &mut Sink<'_>) -> Result<(), ImageError>;
+}
+
+/// How far the file has gone by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passed {
+    /// Offset of the next byte.
+    pub(super) position: u64,
+    /// Offset of the oldest byte still at hand.
+    pub(super) oldest: u64,
 }
 
 /// Position in the file, and the bytes before it that may be needed again.
@@ -24,17 +33,24 @@ pub(super) struct Copier<'a> {
     header: &'a Header,
     /// Offset in the file of the next byte.
     position: u64,
-    /// The bytes just before `position` from where the last compressed cluster began.
+    /// The bytes just before `position`: from the last compressed cluster on, since the next may begin within its last
+    /// sector, and at least `keep` of them.
     recent: Vec<u8>,
+    keep: usize,
 }
 
 impl<'a> Copier<'a> {
-    pub(super) const fn new(id: &'a str, header: &'a Header) -> Self {
-        Self { id, header, position: 0, recent: Vec::new() }
+    /// `keep` bytes that have gone by stay at hand for compressed clusters whose table comes after them.
+    pub(super) const fn new(id: &'a str, header: &'a Header, keep: usize) -> Self {
+        Self { id, header, position: 0, recent: Vec::new(), keep }
     }
 
     pub(super) const fn position(&self) -> u64 {
         self.position
+    }
+
+    fn oldest(&self) -> u64 {
+        self.position - u64::try_from(self.recent.len()).unwrap_or_default()
     }
 
     /// Handles all extents that `tables` gives.
@@ -52,15 +68,9 @@ impl<'a> Copier<'a> {
             if extent.host < self.position {
                 return Err(ImageError::Broken(Qcow2Error::Overlap { offset: extent.host }));
             }
-            self.recent.clear();
             self.advance_to(chunks, extent.host)?;
             if extent.kind == Kind::Table {
-                self.collect(chunks, u64::from(extent.len))?;
-                if self.recent.len() < usize::try_from(extent.len).unwrap_or(usize::MAX) {
-                    return Err(self.cut_short());
-                }
-                tables.table(extent, &self.recent, self.position, sink)?;
-                self.recent.clear();
+                self.table(chunks, extent, tables, sink)?;
             } else {
                 self.data(chunks, extent, sink)?;
             }
@@ -77,14 +87,44 @@ impl<'a> Copier<'a> {
     }
 
     fn advance_to(&mut self, chunks: &mut Chunks, host: u64) -> Result<(), ImageError> {
-        let wanted = host - self.position;
-        let skipped = chunks.skip(wanted).map_err(|error| ImageError::from_stream(self.id, error))?;
-        self.position += skipped;
-        if skipped < wanted { Err(ImageError::Broken(Qcow2Error::CutShort { offset: host })) } else { Ok(()) }
+        while self.position < host {
+            let bytes = self.fill(chunks)?;
+            let len = bytes.len().min(usize::try_from(host - self.position).unwrap_or(usize::MAX));
+            let Some(bytes) = bytes.get(..len).filter(|bytes| !bytes.is_empty()) else {
+                return Err(ImageError::Broken(Qcow2Error::CutShort { offset: host }));
+            };
+            remember(&mut self.recent, self.keep, bytes);
+            chunks.consume(len);
+            self.position += u64::try_from(len).unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    fn table(
+        &mut self,
+        chunks: &mut Chunks,
+        extent: Extent,
+        tables: &mut dyn Tables,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), ImageError> {
+        self.forget(self.keep);
+        let before = self.recent.len();
+        self.collect(chunks, u64::from(extent.len))?;
+        let bytes = self.recent.get(before..).unwrap_or_default();
+        if bytes.len() < usize::try_from(extent.len).unwrap_or(usize::MAX) {
+            return Err(self.cut_short());
+        }
+        let passed = Passed { position: self.position, oldest: self.oldest() };
+        tables.table(extent, bytes, passed, sink)
     }
 
     fn fill<'c>(&self, chunks: &'c mut Chunks) -> Result<&'c [u8], ImageError> {
         chunks.fill_buf().map_err(|error| ImageError::from_stream(self.id, error))
+    }
+
+    /// Drops recent bytes but the last `len`.
+    fn forget(&mut self, len: usize) {
+        self.recent.drain(..self.recent.len().saturating_sub(len));
     }
 
     /// Whole clusters. The file may end within the last one: what is missing reads as zeroes.
@@ -103,6 +143,7 @@ impl<'a> Copier<'a> {
                 return sink.zero(extent.guest + done, total - done);
             };
             sink.write(extent.guest + done, bytes)?;
+            remember(&mut self.recent, self.keep, bytes);
             chunks.consume(len);
             let len = u64::try_from(len).unwrap_or_default();
             done += len;
@@ -113,22 +154,22 @@ impl<'a> Copier<'a> {
 
     /// A compressed cluster, which may begin within the last sector of the one before it.
     fn packed(&mut self, chunks: &mut Chunks, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
-        let recent_from = self.position - u64::try_from(self.recent.len()).unwrap_or_default();
-        if extent.host >= self.position {
-            self.recent.clear();
-            self.advance_to(chunks, extent.host)?;
-        } else if extent.host < recent_from {
+        if extent.host < self.oldest() {
             return Err(ImageError::Broken(Qcow2Error::Overlap { offset: extent.host }));
-        } else {
-            let old = usize::try_from(extent.host - recent_from).unwrap_or(usize::MAX).min(self.recent.len());
-            self.recent.drain(..old);
         }
+        self.advance_to(chunks, extent.host)?;
+        // Bytes from the cluster on that are at hand already. Older ones go, in large steps where many are kept.
+        let have = usize::try_from(self.position - extent.host).unwrap_or(usize::MAX);
+        if self.recent.len() > 2 * self.keep.max(have) {
+            self.forget(self.keep.max(have));
+        }
+        let start = self.recent.len().saturating_sub(have);
         // What does not shrink is not stored compressed, so that more than a cluster and a bit is never needed.
         let longest = self.header.cluster_bytes() + self.header.cluster_bytes() / 8 + 512;
-        let wanted = u64::from(extent.len).min(longest);
-        let have = u64::try_from(self.recent.len()).unwrap_or_default();
-        self.collect(chunks, wanted.saturating_sub(have))?;
-        let packed = self.recent.get(..usize::try_from(wanted).unwrap_or(usize::MAX)).unwrap_or(&self.recent);
+        let wanted = usize::try_from(u64::from(extent.len).min(longest)).unwrap_or(usize::MAX);
+        self.collect(chunks, u64::try_from(wanted.saturating_sub(have)).unwrap_or_default())?;
+        let packed = self.recent.get(start..).unwrap_or_default();
+        let packed = packed.get(..wanted).unwrap_or(packed);
         if packed.is_empty() {
             return Err(self.cut_short());
         }
@@ -154,4 +195,17 @@ impl<'a> Copier<'a> {
     fn cut_short(&self) -> ImageError {
         ImageError::Broken(Qcow2Error::CutShort { offset: self.position })
     }
+}
+
+/// Adds bytes that have gone by, when any are to be kept; otherwise there are none now that are just before.
+fn remember(recent: &mut Vec<u8>, keep: usize, bytes: &[u8]) {
+    if keep == 0 {
+        recent.clear();
+        return;
+    }
+    let bytes = bytes.get(bytes.len().saturating_sub(keep)..).unwrap_or(bytes);
+    if recent.len() + bytes.len() > 2 * keep {
+        recent.drain(..recent.len().saturating_sub(keep.saturating_sub(bytes.len())));
+    }
+    recent.extend_from_slice(bytes);
 }

@@ -11,7 +11,7 @@ use std::io::Read;
 
 use ferric_types::Progress;
 
-use super::copy::{Copier, Tables};
+use super::copy::{Copier, Passed, Tables};
 use super::table::{Entry, Extent, Kind, Piece, Runs, check_overlap, entries, l1_entry};
 use super::{Header, Qcow2Error};
 use crate::image::download::{Tally, pump};
@@ -50,7 +50,7 @@ pub(in crate::image) fn write_ranged(
     walker.zero_gaps(source, &mut window, progress, sink)?;
     let digest = window.digest;
     progress.phase("write", Some(image.file_bytes));
-    let mut copier = Copier::new(image.id, image.header);
+    let mut copier = Copier::new(image.id, image.header, 0);
     loop {
         let begin = copier.position();
         // The last window reads on to the end of the file, whatever is there.
@@ -267,7 +267,7 @@ impl Tables for Planned<'_> {
         self.extents.next().copied()
     }
 
-    fn table(&mut self, extent: Extent, bytes: &[u8], _position: u64, _sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    fn table(&mut self, extent: Extent, bytes: &[u8], _passed: Passed, _sink: &mut Sink<'_>) -> Result<(), ImageError> {
         if self.keys.hash_one(bytes) == extent.guest {
             Ok(())
         } else {
