@@ -91,9 +91,10 @@ impl Recipe {
         if let Some(image) = self.cached(&dir, self.format) {
             return Ok(image);
         }
-        let lock = dir.join("lock");
+        // One for all recipes: they share the cache of packages.
+        let lock = cache_dir.join("os-image/lock");
         let lock = File::create(&lock).with_context(|| format!("making {}", lock.display()))?;
-        lock.lock().context("waiting for another build of the same image")?;
+        lock.lock().context("waiting for another build of an operating system image")?;
         let raw = match self.cached(&dir, ImageFormat::Raw) {
             Some(raw) => raw,
             None => {
