@@ -16,6 +16,7 @@
 //! | [`artifacts`] | where the built image, QEMU and firmware are |
 //! | [`conductor`] | a stand-in Ironic: API, agent client, flows |
 //! | [`image_server`] | HTTP server with ranges and faults |
+//! | [`lab`] | the `lab` program: all of it together for a person |
 //! | [`os_image`] | bootable operating system images to deploy, and tiny ones for tests |
 
 pub mod accel;
@@ -25,6 +26,7 @@ pub mod console;
 pub mod disk;
 pub mod disk_file;
 pub mod image_server;
+pub mod lab;
 pub mod machine;
 pub mod net;
 pub mod os_image;

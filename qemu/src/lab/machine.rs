@@ -1,0 +1,272 @@
+//! The lab's machine: QEMU behind the power switch that the flows use.
+
+use super::display::Display;
+use super::options::{DiskSpec, FirmwareKind, MachineOptions};
+use crate::artifacts::{self, Image};
+use crate::conductor::Conductor;
+use crate::conductor::flow::{BootTarget, Power};
+use crate::disk_file::DiskFile;
+use crate::machine::{Bmc, Boot};
+use crate::net::{AGENT_PORT, Cable, GUEST_ADDRESS, Nic};
+use crate::vm::{Vm, VmBuilder};
+use anyhow::{Context as _, Result, bail, ensure};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Name of the machine and of its log folder.
+const NAME: &str = "lab";
+/// A machine that is played with may run this long.
+const LIFE: Duration = Duration::from_secs(24 * 3600);
+/// How often the console is looked at for showing it.
+const CONSOLE_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A machine that is switched on and off.
+#[derive(Debug)]
+pub struct LabMachine {
+    builder: VmBuilder,
+    image: Image,
+    direct: bool,
+    uefi: bool,
+    /// Kernel parameters of the next boot of the ramdisk.
+    cmdline: String,
+    conductor: Arc<Conductor>,
+    display: Display,
+    show_console: bool,
+    vm: Option<Vm>,
+    follower: Option<Follower>,
+    /// Where disks and firmware variables are, if they are thrown away.
+    _scratch: Option<TempDir>,
+}
+
+impl LabMachine {
+    /// The machine of these options, switched off.
+    ///
+    /// # Errors
+    /// When the image is not built or the disks cannot be made.
+    pub fn new(options: &MachineOptions, conductor: Arc<Conductor>, display: Display) -> Result<Self> {
+        let scratch = if options.keep.is_none() { Some(artifacts::temp_dir(NAME)?) } else { None };
+        let dir = match (&options.keep, &scratch) {
+            (Some(dir), _) => dir.clone(),
+            (None, Some(scratch)) => scratch.path().to_owned(),
+            (None, None) => bail!("no folder for the disks"),
+        };
+        std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let mut builder = Vm::builder(NAME).memory_mib(options.memory).cpus(options.cpus).life(LIFE).append_logs();
+        for (index, spec) in disks(options).iter().enumerate() {
+            let path = disk_file(&dir, spec, index)?;
+            builder = builder.disk(spec.disk(&path, index));
+        }
+        let nics = nics(options);
+        ensure!(
+            nics.iter().any(|nic| nic.cable() == Cable::User),
+            "no network card is plugged in: the agent could not be reached"
+        );
+        for nic in nics {
+            builder = builder.nic(nic);
+        }
+        if options.bmc {
+            builder = builder.bmc(Bmc::Simulated);
+        }
+        let uefi = options.firmware == FirmwareKind::Uefi;
+        if uefi {
+            builder = builder.uefi_with_vars(dir.join("efi-vars.fd"));
+        }
+        remove_old_logs()?;
+        Ok(LabMachine {
+            builder,
+            image: find_image(&options.ramdisk)?,
+            direct: options.direct,
+            uefi,
+            cmdline: String::new(),
+            conductor,
+            display,
+            show_console: options.console,
+            vm: None,
+            follower: None,
+            _scratch: scratch,
+        })
+    }
+
+    /// MAC addresses of its cards.
+    #[must_use]
+    pub fn macs(options: &MachineOptions) -> Vec<String> {
+        nics(options).iter().enumerate().map(|(index, nic)| nic.mac_at(index)).collect()
+    }
+
+    /// Sets the kernel parameters of the next boot of the ramdisk.
+    pub fn set_cmdline(&mut self, cmdline: &str) {
+        cmdline.clone_into(&mut self.cmdline);
+    }
+
+    /// The running machine.
+    #[must_use]
+    pub fn vm(&self) -> Option<&Vm> {
+        self.vm.as_ref()
+    }
+
+    /// A time limit that is right under KVM, lengthened for the accelerator in use.
+    #[must_use]
+    pub fn limit(&self, under_kvm: Duration) -> Duration {
+        crate::Accel::detect().scale(under_kvm)
+    }
+
+    /// Switches it off at once and gives the folder with its logs.
+    pub fn stop(&mut self) -> Option<PathBuf> {
+        let logs = artifacts::log_dir(NAME).ok();
+        self.cut();
+        logs
+    }
+
+    fn cut(&mut self) {
+        if let Some(vm) = self.vm.take() {
+            vm.quit();
+        }
+        self.follower = None;
+    }
+
+    fn ramdisk_boot(&self) -> Result<VmBuilder> {
+        let builder = self.builder.clone();
+        if self.direct {
+            // QEMU has no BOOTIF to give, so the address of the first card that is on the network goes in by hand.
+            let nics = &self.builder.clone().machine_mut().nics.clone();
+            let place = nics.iter().position(|nic| nic.cable() == Cable::User).unwrap_or(0);
+            let mac = nics.get(place).map(|nic| nic.mac_at(place)).unwrap_or_default();
+            return Ok(builder.direct_boot(&self.image, &format!("{} BOOTIF={mac}", self.cmdline)));
+        }
+        builder.network_boot(&self.image, &self.cmdline)
+    }
+}
+
+impl Power for LabMachine {
+    fn is_on(&mut self) -> Result<bool> {
+        Ok(self.vm.as_ref().is_some_and(Vm::is_running))
+    }
+
+    fn off(&mut self) -> Result<()> {
+        self.cut();
+        Ok(())
+    }
+
+    fn on(&mut self, target: BootTarget) -> Result<()> {
+        self.cut();
+        let builder = match target {
+            BootTarget::Ramdisk => self.ramdisk_boot()?,
+            // With UEFI the firmware's own boot order decides, which the agent has set: no help from QEMU.
+            BootTarget::Disk if self.uefi => self.builder.clone().boot(Boot::Firmware),
+            BootTarget::Disk => self.builder.clone().disk_boot(),
+        };
+        let vm = builder.start()?;
+        if let Some(port) = vm.forwarded(AGENT_PORT) {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            self.conductor.map_agent_address(&format!("{GUEST_ADDRESS}:{AGENT_PORT}"), address);
+        }
+        if self.show_console {
+            self.follower = Some(Follower::start(&vm, self.display.clone()));
+        }
+        self.vm = Some(vm);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let Some(vm) = &self.vm else { return Ok(()) };
+        if let Some((marker, _)) = vm.console().hang() {
+            bail!("the machine hangs ({marker})\n{}", vm.console().excerpt());
+        }
+        if !vm.is_running() {
+            bail!("the machine has switched itself off\n{}", vm.console().excerpt());
+        }
+        Ok(())
+    }
+}
+
+/// Shows a console while the machine runs.
+#[derive(Debug)]
+struct Follower {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Follower {
+    fn start(vm: &Vm, display: Display) -> Follower {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (console, stopping) = (vm.console().clone(), Arc::clone(&stop));
+        let thread = thread::spawn(move || {
+            let mut shown = 0;
+            loop {
+                let last_look = stopping.load(Ordering::SeqCst);
+                let lines = console.lines();
+                // The last line may still grow.
+                let complete = if last_look { lines.len() } else { lines.len().saturating_sub(1) };
+                for line in lines.get(shown..complete).unwrap_or_default() {
+                    display.plain(&format!("  | {line}"));
+                }
+                shown = shown.max(complete);
+                if last_look {
+                    return;
+                }
+                thread::sleep(CONSOLE_INTERVAL);
+            }
+        });
+        Follower { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join()); // only printing is lost
+        }
+    }
+}
+
+fn disks(options: &MachineOptions) -> Vec<DiskSpec> {
+    if !options.disks.is_empty() {
+        return options.disks.clone();
+    }
+    let bus = crate::disk::DiskBus::VirtioBlk;
+    vec![DiskSpec { bus, size_bytes: 5 << 30, sector_bytes: 512 }]
+}
+
+fn nics(options: &MachineOptions) -> Vec<Nic> {
+    if options.nics.is_empty() { vec![Nic::user()] } else { options.nics.iter().map(|spec| spec.0.clone()).collect() }
+}
+
+/// The disk's file: a sparse one, or the one that is there from an earlier run.
+fn disk_file(dir: &Path, spec: &DiskSpec, index: usize) -> Result<PathBuf> {
+    let path = dir.join(format!("disk{index}.raw"));
+    match path.metadata() {
+        Ok(known) => {
+            let (is, wanted) = (known.len(), spec.size_bytes);
+            ensure!(
+                is == wanted,
+                "{} has {is} bytes, but {wanted} are asked for: remove it or ask for its size",
+                path.display()
+            );
+        }
+        Err(_) => drop(DiskFile::create_raw(&path, spec.size_bytes)?),
+    }
+    Ok(path)
+}
+
+fn find_image(name: &str) -> Result<Image> {
+    let dir = Path::new(name);
+    if !dir.join("vmlinuz").is_file() {
+        return Image::built(name);
+    }
+    Ok(Image { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") })
+}
+
+/// All boots of one run share a log; earlier runs' logs go.
+fn remove_old_logs() -> Result<()> {
+    let dir = artifacts::log_dir(NAME)?;
+    if dir.exists() {
+        std::fs::remove_dir_all(&dir).with_context(|| format!("removing old logs in {}", dir.display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,102 @@
+//! `lab`: a machine, an image server and a stand-in conductor for a person at a terminal.
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`options`] | the command line |
+//! | [`machine`] | the machine behind the power switch |
+//! | [`session`] | all of it together, and the operations |
+//! | [`demo`] | the whole life of a machine |
+//! | [`configdrive`] | config drives |
+//! | [`display`] | what a person sees |
+
+pub mod configdrive;
+mod demo;
+pub mod display;
+pub mod machine;
+pub mod options;
+pub mod session;
+
+use anyhow::{Context as _, Result};
+use display::Display;
+use options::{Action, Cli, DeployOptions, MachineOptions};
+use serde_json::Value;
+use session::Session;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// Whatever went wrong, with what to do about it where that is known.
+pub fn run(cli: &Cli) -> Result<()> {
+    let display = Display::new();
+    match &cli.command {
+        Action::Boot { machine, once } => with_session(machine, &display, |session| boot(session, &display, *once)),
+        Action::Inspect { machine, json } => {
+            with_session(machine, &display, |session| inspect(session, &display, *json))
+        }
+        Action::Clean { machine, steps, priorities } => with_session(machine, &display, |session| {
+            let steps: Vec<Value> = steps.iter().map(|step| step.0.clone()).collect();
+            let priorities: BTreeMap<_, _> = priorities.iter().map(|p| (p.step.clone(), p.priority)).collect();
+            display.stage("clean", || session.clean(&steps, &priorities)).map(drop)
+        }),
+        Action::Deploy(options) => {
+            with_session(&options.machine, &display, |session| deploy(session, &display, options))
+        }
+        Action::Demo { machine, erase } => {
+            let mut machine = machine.clone();
+            machine.fast_track = true;
+            demo::run(&machine, *erase, &display)
+        }
+    }
+}
+
+/// Starts everything, runs `work`, and saves the logs whatever came out.
+fn with_session(
+    options: &MachineOptions,
+    display: &Display,
+    work: impl FnOnce(&mut Session) -> Result<()>,
+) -> Result<()> {
+    let mut session = Session::start(options, display)?;
+    let result = work(&mut session);
+    let logs = session.finish();
+    if result.is_err() {
+        match &logs {
+            Ok(dir) => display.plain(&format!("logs: {}", dir.display())),
+            Err(error) => display.plain(&format!("the logs could not be saved: {error:#}")),
+        }
+    }
+    result.and(logs.map(drop))
+}
+
+fn boot(session: &mut Session, display: &Display, once: bool) -> Result<()> {
+    display.stage("boot", || session.boot())?;
+    if once {
+        return Ok(());
+    }
+    display.plain(&session.how_to_talk()?);
+    session.wait_until_off();
+    Ok(())
+}
+
+fn inspect(session: &mut Session, display: &Display, json: bool) -> Result<()> {
+    let data = display.stage("inspect", || session.inspect())?;
+    if json {
+        let mut all = data.plugin_data.clone();
+        all.insert("inventory".to_owned(), data.inventory.clone());
+        all.remove("logs"); // base64 of a tar.gz
+        display.plain(&serde_json::to_string_pretty(&all).context("printing the inspection data")?);
+    } else {
+        session::inventory_lines(&data.inventory).iter().for_each(|line| display.plain(line));
+    }
+    Ok(())
+}
+
+fn deploy(session: &mut Session, display: &Display, options: &DeployOptions) -> Result<()> {
+    let request = session.deploy_request(options)?;
+    display.stage("deploy", || session.deploy(&request))?;
+    if let Some(text) = &options.boot_until {
+        display.stage("boot from disk", || session.boot_from_disk(text, Duration::from_secs(60)))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,427 @@
+//! Everything a run of the lab needs, started together: conductor, image server, machine; and the operations on them.
+
+use super::configdrive::ConfigDrive;
+use super::display::Display;
+use super::machine::LabMachine;
+use super::options::{DeployOptions, FirmwareKind, MachineOptions};
+use crate::artifacts;
+use crate::conductor::flow::{
+    BootTarget, CleanReport, DeployReport, DeployRequest, Flow, FlowError, FlowEvent, ImageSource, Limits, Power as _,
+};
+use crate::conductor::{Conductor, ConductorConfig, InspectionData, Node, ProvisionState, Settings};
+use crate::image_server::{Content, ImageServer};
+use crate::net::HOST_ADDRESS;
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// From power on to the first sign of the agent, under KVM.
+const BOOT_LIMIT: Duration = Duration::from_secs(60);
+/// For one step.
+const STEP_LIMIT: Duration = Duration::from_secs(1800);
+
+/// What the ramdisk is booted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Inspect,
+    Operate,
+}
+
+/// A run of the lab.
+#[derive(Debug)]
+pub struct Session {
+    options: MachineOptions,
+    display: Display,
+    conductor: Arc<Conductor>,
+    images: ImageServer,
+    machine: LabMachine,
+    uuid: String,
+    /// The agent's logs of a failure.
+    agent_logs: Option<Vec<u8>>,
+}
+
+impl Session {
+    /// Starts conductor and image server; the machine is off.
+    ///
+    /// # Errors
+    /// When something is missing: the image, QEMU, a port.
+    pub fn start(options: &MachineOptions, display: &Display) -> Result<Self> {
+        let macs = LabMachine::macs(options);
+        let mut node = Node::new("lab-node", &macs.iter().map(String::as_str).collect::<Vec<_>>());
+        node.fast_track = options.fast_track;
+        node.powered_on = false;
+        let uuid = node.uuid.clone();
+        let tls_names = options.https.then(|| vec![HOST_ADDRESS.to_owned(), "127.0.0.1".to_owned()]);
+        // Shorter than the default, so that an agent that looks itself up at once is not sent away for five seconds.
+        let settings = Settings { inspection_hooks: Duration::from_millis(50), ..Settings::default() };
+        let config = ConductorConfig { nodes: vec![node], tls_names, settings, ..ConductorConfig::default() };
+        let conductor = Arc::new(Conductor::start(config)?);
+        let images = ImageServer::start()?;
+        let machine = LabMachine::new(options, Arc::clone(&conductor), display.clone())?;
+        Ok(Session {
+            options: options.clone(),
+            display: display.clone(),
+            conductor,
+            images,
+            machine,
+            uuid,
+            agent_logs: None,
+        })
+    }
+
+    /// The machine.
+    pub fn machine(&self) -> &LabMachine {
+        &self.machine
+    }
+
+    /// Boots the ramdisk and waits for the agent's first heartbeat, with no operation in mind.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub fn boot(&mut self) -> Result<()> {
+        self.conductor.update_node(&self.uuid, |node| node.fast_track = true)?;
+        self.prepare_boot(Purpose::Operate);
+        self.conductor.update_node(&self.uuid, |node| {
+            node.forget_agent();
+            node.powered_on = true;
+        })?;
+        self.machine.on(BootTarget::Ramdisk)?;
+        self.flow(|flow| flow.wait_until_announced())
+    }
+
+    /// Inspection. With fast track the agent stays, and has announced itself afterwards.
+    ///
+    /// # Errors
+    /// When the data does not come or is refused.
+    pub fn inspect(&mut self) -> Result<InspectionData> {
+        self.prepare_boot(Purpose::Inspect);
+        let stays = self.options.fast_track;
+        self.flow(|flow| {
+            let data = flow.inspect()?;
+            if stays {
+                flow.wait_until_announced()?;
+            }
+            Ok(data)
+        })
+    }
+
+    /// Cleaning: automated, or these steps.
+    ///
+    /// # Errors
+    /// When a step fails; the agent's logs are kept for [`Self::finish`].
+    pub fn clean(&mut self, steps: &[Value], priorities: &BTreeMap<String, u64>) -> Result<CleanReport> {
+        self.prepare_boot(Purpose::Operate);
+        self.flow(|flow| if steps.is_empty() { flow.clean(priorities) } else { flow.clean_manually(steps) })
+    }
+
+    /// Deploying. A node that was never cleaned is taken as it is.
+    ///
+    /// # Errors
+    /// When it fails; the agent's logs are kept for [`Self::finish`].
+    pub fn deploy(&mut self, request: &DeployRequest) -> Result<DeployReport> {
+        self.prepare_boot(Purpose::Operate);
+        self.conductor.update_node(&self.uuid, |node| {
+            if node.provision_state == ProvisionState::Manageable {
+                node.provision_state = ProvisionState::Available;
+            }
+        })?;
+        self.flow(|flow| flow.deploy(request))
+    }
+
+    /// Boots the machine from its disk, unless that has been done, and waits for `text` on its console.
+    ///
+    /// # Errors
+    /// When the text does not come, with the console's last lines.
+    pub fn boot_from_disk(&mut self, text: &str, under_kvm: Duration) -> Result<String> {
+        if !self.machine.is_on()? {
+            self.machine.on(BootTarget::Disk)?;
+        }
+        let limit = self.machine.limit(under_kvm);
+        let vm = self.machine.vm().context("the machine is off")?;
+        vm.console().wait_for(text, limit)
+    }
+
+    /// Puts a file on the image server and says how the machine reaches it.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn serve_image(&self, file: &Path, format: &str, sha256: Option<&str>) -> Result<ImageSource> {
+        let content = Content::File(file.to_owned());
+        let hash = match sha256 {
+            Some(known) => known.to_owned(),
+            None => content.sha256()?,
+        };
+        let name = file.file_name().context("the image has no name")?.to_string_lossy();
+        let path = format!("/{}", name.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_"));
+        self.images.add(&path, content);
+        Ok(ImageSource {
+            url: self.images.guest_url(&path),
+            disk_format: format.to_owned(),
+            hash: Some(("sha256".to_owned(), hash)),
+            image_info_patch: json!({}),
+        })
+    }
+
+    /// What `lab deploy` asks for.
+    ///
+    /// # Errors
+    /// When the image or the user data cannot be read, or a URL comes without a checksum.
+    pub fn deploy_request(&self, options: &DeployOptions) -> Result<DeployRequest> {
+        let image = if options.image.contains("://") {
+            remote_image(options)?
+        } else {
+            let file = Path::new(&options.image);
+            self.serve_image(file, &format_of_file(file, options.format.as_deref())?, None)?
+        };
+        let configdrive = if options.no_configdrive { None } else { Some(self.configdrive(options)?) };
+        Ok(DeployRequest {
+            image,
+            configdrive,
+            uefi: options.machine.firmware == FirmwareKind::Uefi,
+            root_device: root_device(&options.hints)?,
+            collect_logs: true,
+            boot_instance: options.boot_until.is_some(),
+        })
+    }
+
+    fn configdrive(&self, options: &DeployOptions) -> Result<String> {
+        let mut drive = ConfigDrive::new(&self.uuid, &options.hostname);
+        if let Some(file) = &options.user_data {
+            drive.user_data = fs::read(file).with_context(|| format!("reading {}", file.display()))?;
+        }
+        drive.encoded()
+    }
+
+    /// The node's identifier.
+    pub fn uuid(&self) -> &str {
+        &self.uuid
+    }
+
+    /// What somebody who wants to talk to the agent needs to know.
+    ///
+    /// # Errors
+    /// When the machine is off.
+    pub fn how_to_talk(&self) -> Result<String> {
+        let vm = self.machine.vm().context("the machine is off")?;
+        let port = vm.agent_port()?;
+        let node = self.conductor.node(&self.uuid)?;
+        let token = node.agent_token().unwrap_or_default();
+        Ok(format!(
+            "\nThe agent runs; Ctrl-C ends the lab. Its API from here (the certificate names the guest's address):\n  \
+             curl -k https://127.0.0.1:{port}/v1/status\n  \
+             curl -k 'https://127.0.0.1:{port}/v1/commands/?agent_token={token}'\n\
+             Console: {}\n",
+            vm.console().path().display()
+        ))
+    }
+
+    /// Returns when the machine is off.
+    pub fn wait_until_off(&mut self) {
+        while self.machine.is_on().unwrap_or(false) {
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        self.display.line("the machine is off");
+    }
+
+    /// Switches the machine off and gives the folder with all logs.
+    ///
+    /// # Errors
+    /// When they cannot be written.
+    pub fn finish(&mut self) -> Result<PathBuf> {
+        let logs = self.machine.stop().context("looking for the log folder")?;
+        fs::create_dir_all(&logs).with_context(|| format!("making {}", logs.display()))?;
+        let requests: String = self.conductor.requests().iter().map(request_line).collect();
+        fs::write(logs.join("conductor.log"), requests).context("writing conductor.log")?;
+        if let Some(bundle) = &self.agent_logs {
+            fs::write(logs.join("agent-logs.tar.gz"), bundle).context("writing agent-logs.tar.gz")?;
+        }
+        let Some(target) = &self.options.log_dir else { return Ok(logs) };
+        copy_files(&logs, target)?;
+        Ok(target.clone())
+    }
+
+    /// Runs part of a flow with the lab's limits and display.
+    fn flow<T>(&mut self, act: impl FnOnce(&mut Flow<'_>) -> Result<T, FlowError>) -> Result<T> {
+        let limits = Limits {
+            boot: self.machine.limit(BOOT_LIMIT),
+            step: STEP_LIMIT,
+            progress: Some(Duration::from_millis(700)),
+            ..Limits::default()
+        };
+        let display = self.display.clone();
+        let mut flow = Flow::new(&self.conductor, &self.uuid, &mut self.machine)
+            .limits(limits)
+            .observer(move |event: &FlowEvent| display.event(event));
+        match act(&mut flow) {
+            Ok(value) => Ok(value),
+            Err(FlowError::Failed { last_error, record, logs }) => {
+                self.agent_logs = logs;
+                let details = record.map(|r| format!("\ncommand error: {}", r.command_error)).unwrap_or_default();
+                bail!("{last_error}{details}")
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sets the kernel parameters as Ironic would for this purpose.
+    fn prepare_boot(&mut self, purpose: Purpose) {
+        let api = self.conductor.url_at(HOST_ADDRESS);
+        let mut cmdline = "console=ttyS0 nofb vga=normal ipa-debug=1".to_owned();
+        if purpose == Purpose::Inspect {
+            cmdline.push_str(&format!(" ipa-inspection-callback-url={api}/v1/continue_inspection"));
+        }
+        if purpose == Purpose::Operate || self.options.fast_track {
+            cmdline.push_str(&format!(" ipa-api-url={api}"));
+        }
+        if self.options.https {
+            cmdline.push_str(" ipa-insecure=1");
+        }
+        if !self.options.append.is_empty() {
+            cmdline.push(' ');
+            cmdline.push_str(&self.options.append);
+        }
+        self.machine.set_cmdline(&cmdline);
+    }
+}
+
+fn remote_image(options: &DeployOptions) -> Result<ImageSource> {
+    let checksum = options.checksum.as_deref().and_then(|text| text.split_once(':'));
+    let (algorithm, value) = checksum.context("an image given by URL needs --checksum ALGORITHM:HEX")?;
+    let by_name = if options.image.ends_with(".qcow2") { "qcow2" } else { "raw" };
+    Ok(ImageSource {
+        url: options.image.clone(),
+        disk_format: options.format.clone().unwrap_or_else(|| by_name.to_owned()),
+        hash: Some((algorithm.to_owned(), value.to_owned())),
+        image_info_patch: json!({}),
+    })
+}
+
+/// qcow2 is known by its first four bytes (`docs/interop/qcow2.txt` of QEMU), everything else is raw.
+fn format_of_file(file: &Path, given: Option<&str>) -> Result<String> {
+    if let Some(format) = given {
+        return Ok(format.to_owned());
+    }
+    let mut magic = Vec::new();
+    let opened = fs::File::open(file).with_context(|| format!("opening the image {}", file.display()))?;
+    opened.take(4).read_to_end(&mut magic).with_context(|| format!("reading {}", file.display()))?;
+    Ok(if magic == *b"QFI\xfb" { "qcow2" } else { "raw" }.to_owned())
+}
+
+fn root_device(hints: &[String]) -> Result<Option<Value>> {
+    let mut found = Map::new();
+    for hint in hints {
+        let (name, value) = hint.split_once('=').with_context(|| format!("hint {hint:?} is not NAME=VALUE"))?;
+        let value = value.parse::<u64>().map_or_else(|_| json!(value), |number| json!(number));
+        found.insert(name.to_owned(), value);
+    }
+    Ok((!found.is_empty()).then_some(Value::Object(found)))
+}
+
+/// The inventory in a few lines.
+pub fn inventory_lines(inventory: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let list = |key: &str| inventory[key].as_array().cloned().unwrap_or_default();
+    let cpu = &inventory["cpu"];
+    let vendor = &inventory["system_vendor"];
+    let mut lines = vec![
+        format!(
+            "  system  {} {}, serial {}",
+            text(&vendor["manufacturer"]),
+            text(&vendor["product_name"]),
+            text(&vendor["serial_number"])
+        ),
+        format!("  cpu     {} x {} ({})", cpu["count"], text(&cpu["model_name"]), text(&cpu["architecture"])),
+        format!("  memory  {} MiB", inventory["memory"]["physical_mb"]),
+        format!(
+            "  boot    {}, from {}",
+            text(&inventory["boot"]["current_boot_mode"]),
+            text(&inventory["boot"]["pxe_interface"])
+        ),
+        format!("  bmc     {}", text(&inventory["bmc_address"])),
+    ];
+    for disk in list("disks") {
+        let size = super::display::size(disk["size"].as_u64().unwrap_or(0));
+        lines.push(format!(
+            "  disk    {} {size}, {}, serial {}",
+            text(&disk["name"]),
+            text(&disk["model"]),
+            text(&disk["serial"])
+        ));
+    }
+    for nic in list("interfaces") {
+        let carrier = if nic["has_carrier"] == json!(true) { "carrier" } else { "no carrier" };
+        lines.push(format!(
+            "  nic     {} {} {}, {carrier}",
+            text(&nic["name"]),
+            text(&nic["mac_address"]),
+            text(&nic["ipv4_address"])
+        ));
+    }
+    lines
+}
+
+fn request_line(request: &crate::conductor::RecordedRequest) -> String {
+    let status = request.status.map_or_else(|| "-".to_owned(), |s| s.to_string());
+    let body = String::from_utf8_lossy(&request.body);
+    let shown: String = body.chars().take(2000).collect();
+    let time = request.since_start.as_secs_f64();
+    format!("{time:9.3} {} {} {status} {shown}\n", request.method, request.target)
+}
+
+fn copy_files(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("making {}", to.display()))?;
+    for entry in fs::read_dir(from).with_context(|| format!("listing {}", from.display()))? {
+        let path = entry?.path();
+        if let (true, Some(name)) = (path.is_file(), path.file_name()) {
+            fs::copy(&path, to.join(name)).with_context(|| format!("copying {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The folder for things that are made once.
+///
+/// # Errors
+/// When this is not a checkout.
+pub fn cache_dir() -> Result<PathBuf> {
+    Ok(artifacts::build_dir()?.join("cache"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_numbers_where_they_look_like_ones() {
+        let hints = ["serial=LAB0".to_owned(), "size=10".to_owned(), "size=>= 10".to_owned()];
+        assert_eq!(root_device(&hints[..2]).unwrap(), Some(json!({"serial": "LAB0", "size": 10})));
+        assert_eq!(root_device(&hints[2..]).unwrap(), Some(json!({"size": ">= 10"})));
+        assert_eq!(root_device(&[]).unwrap(), None);
+        assert!(root_device(&["serial".to_owned()]).is_err());
+    }
+
+    #[test]
+    fn image_formats_are_told_by_the_first_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("image");
+        for (bytes, format) in [(b"QFI\xfb....".to_vec(), "qcow2"), (vec![0; 512], "raw"), (vec![], "raw")] {
+            fs::write(&file, &bytes).unwrap();
+            assert_eq!(format_of_file(&file, None).unwrap(), format);
+        }
+        assert!(format_of_file(&dir.path().join("none"), None).is_err());
+        assert_eq!(format_of_file(&file, Some("vmdk")).unwrap(), "vmdk");
+    }
+
+    #[test]
+    fn inventory_is_summed_up_even_when_parts_are_missing() {
+        let inventory =
+            json!({"disks": [{"name": "/dev/vda", "size": 5_368_709_120_u64, "serial": "LAB0"}], "cpu": {"count": 2}});
+        let lines = inventory_lines(&inventory);
+        assert!(lines.iter().any(|l| l.contains("/dev/vda 5120.0 MiB") && l.contains("serial LAB0")), "{lines:?}");
+    }
+}
