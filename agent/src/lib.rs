@@ -18,9 +18,11 @@
 
 pub mod api;
 pub mod app;
+mod cli;
 pub mod command;
 pub mod conductor;
 pub mod config;
+pub mod error;
 pub mod extensions;
 pub mod handover;
 pub mod http;
@@ -31,9 +33,12 @@ pub mod net;
 pub mod selftest;
 pub mod steps;
 pub mod tls;
+pub mod worker;
 
 #[cfg(test)]
 mod testing;
+
+pub use cli::run;
 
 /// Version of the agent, as heartbeats and `/v1/status` tell it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,5 +1,7 @@
-//! The agent's program.
+//! The agent of the standard image.
 
-fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    ferric_agent::run(ferric_agent::extensions::EXTENSIONS, ferric_hardware::MANAGERS)
 }

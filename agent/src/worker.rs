@@ -322,7 +322,8 @@ impl Endpoint {
         let config = app.config();
         let options = AdvertiseOptions::from_config(&config);
         let address = advertise::choose(&options, conductor.client(), conductor.urls()).await?;
-        let own_tls = config.enable_auto_tls && !config.listen_tls && conductor.version().await >= ApiVersion::VERIFY_CA;
+        let own_tls =
+            config.enable_auto_tls && !config.listen_tls && conductor.version().await >= ApiVersion::VERIFY_CA;
         let made = if own_tls {
             let hostname = app.inventory().hostname;
             Some(tls::generate(&tls::CertificateRequest {
