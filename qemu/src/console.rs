@@ -20,6 +20,8 @@ use crate::watchdog::HangMarkers;
 const SHOWN_LINES: usize = 40;
 /// How often the log is looked at.
 const POLL: Duration = Duration::from_millis(30);
+/// A line without an end that has not grown for this long is a prompt.
+const SETTLE: Duration = Duration::from_millis(100);
 
 /// What to wait for: text that a line contains, or a regular expression that matches in it.
 #[derive(Debug, Clone)]
@@ -165,7 +167,8 @@ impl Console {
             let problem = {
                 let state = self.read();
                 if let Some(found) = state.find(patterns) {
-                    return Ok(found);
+                    drop(state);
+                    return Ok((found.pattern, self.settled(found)));
                 }
                 let hang = state
                     .lines_since_mark()
@@ -184,6 +187,28 @@ impl Console {
             let wanted: Vec<String> = patterns.iter().map(Pattern::describe).collect();
             bail!("waiting for {} on the console: {problem}\n{}", wanted.join(" or "), self.excerpt());
         }
+    }
+
+    /// The line of `found` in full: one still being written, which may also be a prompt, is given a moment to end or to rest.
+    fn settled(&self, found: Found) -> String {
+        let mut line = found.line;
+        for _ in 0..10 {
+            let (now, complete) = {
+                let state = self.read();
+                (state.line(found.index).to_owned(), state.text.complete.len() > found.index)
+            };
+            let rests = now == line;
+            line = now;
+            if complete {
+                break;
+            }
+            std::thread::sleep(SETTLE);
+            // Unchanged over one pause at least.
+            if rests && self.read().line(found.index) == line {
+                break;
+            }
+        }
+        line
     }
 
     /// The sign of a hang since the last mark, if there is one: (marker, line).
@@ -249,12 +274,24 @@ impl State {
         complete.iter().map(String::as_str).chain(std::iter::once(self.text.partial.as_str()))
     }
 
-    fn find(&self, patterns: &[Pattern]) -> Option<(usize, String)> {
-        self.lines_since_mark().find_map(|line| {
-            let place = patterns.iter().position(|pattern| pattern.matches(line))?;
-            Some((place, line.to_owned()))
+    fn find(&self, patterns: &[Pattern]) -> Option<Found> {
+        self.lines_since_mark().enumerate().find_map(|(place, line)| {
+            let pattern = patterns.iter().position(|pattern| pattern.matches(line))?;
+            Some(Found { pattern, index: self.mark + place, line: line.to_owned() })
         })
     }
+
+    fn line(&self, index: usize) -> &str {
+        self.text.complete.get(index).unwrap_or(&self.text.partial)
+    }
+}
+
+/// A line that has one of the patterns.
+struct Found {
+    pattern: usize,
+    /// Its number in the log of this run.
+    index: usize,
+    line: String,
 }
 
 /// Bytes of a terminal turned into lines of text.
@@ -361,6 +398,22 @@ mod tests {
                 rig.write("login: ");
             });
             assert_eq!(console.wait_for("login:", LONG).unwrap(), "login: ");
+        });
+    }
+
+    #[test]
+    fn line_that_is_still_being_written_is_given_in_full() {
+        let rig = Rig::new();
+        let console = rig.console();
+        rig.write("address 52:");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for part in ["54:", "00\r", "\nnext"] {
+                    std::thread::sleep(Duration::from_millis(40));
+                    rig.write(part);
+                }
+            });
+            assert_eq!(console.wait_for("address", LONG).unwrap(), "address 52:54:00");
         });
     }
 

@@ -20,12 +20,14 @@ enum Then {
 
 /// A disk whose boot sector prints "guest says hello" on the first serial port.
 ///
-/// The code, at 0x7c00: `xor %ax,%ax; mov %ax,%ds; mov $text,%si; mov $0x3f8,%dx; 1: lodsb; test %al,%al; jz 2f; out %al,%dx;
+/// The code, at 0x7c00: `cli` (or the BIOS would take typed text, and print late text of its own); `xor %ax,%ax;
+/// mov %ax,%ds; mov $text,%si; mov $0x3f8,%dx; 1: lodsb; test %al,%al; jz 2f; out %al,%dx;
 /// jmp 1b; 2:` then `hlt; jmp 2b`, or `mov $0x604,%dx; mov $0x2000,%ax; out %ax,%dx` (q35's ACPI power off) or
 /// `mov $6,%al; mov $0xcf9,%dx; out %al,%dx` (chipset reset).
 fn disk(dir: &Path, then: Then) -> DiskFile {
     let mut code = vec![
-        0x31, 0xc0, 0x8e, 0xd8, 0xbe, 0x40, 0x7c, 0xba, 0xf8, 0x03, 0xac, 0x84, 0xc0, 0x74, 0x03, 0xee, 0xeb, 0xf8,
+        0xfa, 0x31, 0xc0, 0x8e, 0xd8, 0xbe, 0x40, 0x7c, 0xba, 0xf8, 0x03, 0xac, 0x84, 0xc0, 0x74, 0x03, 0xee, 0xeb,
+        0xf8,
     ];
     code.extend(match then {
         Then::Rest => &[0xf4, 0xeb, 0xfd][..],
