@@ -4,7 +4,7 @@ use super::State;
 use super::node::{Node, timestamp};
 use super::record::HeartbeatEffect;
 use super::reply::ApiError;
-use super::routes::{Call, body_object, check_names, text_argument};
+use super::routes::{Call, arguments, check_names, text_argument};
 use super::version::ApiVersion;
 use serde_json::{Map, Value};
 
@@ -17,7 +17,7 @@ pub(crate) fn handle(
     node_ident: &str,
     version: ApiVersion,
 ) -> Result<HeartbeatEffect, ApiError> {
-    let body = body_object(call)?;
+    let body = arguments(call)?;
     check_names(body.keys().chain(call.query.iter().map(|(key, _)| key)).map(String::as_str), ARGUMENTS)?;
     let beat = Beat::from_body(&body)?;
     if version < ApiVersion::RAMDISK {

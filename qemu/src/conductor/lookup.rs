@@ -79,7 +79,7 @@ pub(crate) fn answer(settings: &Settings, node: &Node, token: Option<String>, ba
             },
             "agent_token": token,
             "agent_token_required": true,
-            "agent_md5_checksum_enable": false,
+            "agent_md5_checksum_enable": true,
             "disable_deep_image_inspection": false,
             "permitted_image_formats": ["raw", "gpt", "qcow2", "iso"],
             "agent_skip_bmc_detect": false,

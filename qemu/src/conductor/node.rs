@@ -194,11 +194,11 @@ impl Node {
         Ok(())
     }
 
-    /// What Ironic forgets when a machine is powered off or rebooted: where the agent was, its certificate, and its
-    /// token unless that was generated before the boot.
+    /// What Ironic forgets when a machine is powered off or rebooted (`wipe_internal_info_on_power_off`): where the agent
+    /// was, its certificate, its steps, and its token unless that was generated before the boot.
     pub fn forget_agent(&mut self) {
         let pregenerated = self.driver_internal_info.get("agent_secret_token_pregenerated") == Some(&Value::Bool(true));
-        for key in ["agent_url", "agent_verify_ca", "agent_last_heartbeat"] {
+        for key in ["agent_url", "agent_verify_ca", "agent_cached_clean_steps", "agent_cached_deploy_steps"] {
             self.driver_internal_info.remove(key);
         }
         if !pregenerated {

@@ -116,9 +116,14 @@ fn nesting_depth(json: &[u8]) -> usize {
     deepest
 }
 
-/// The members of a JSON object body; nothing when the body does not say it is JSON.
+/// The members of a body that holds a method's arguments: read only when it says that it is JSON.
+pub(crate) fn arguments(call: &Call<'_>) -> Result<Map<String, Value>, ApiError> {
+    if says_json(call.headers) { body_object(call) } else { Ok(Map::new()) }
+}
+
+/// The members of a JSON object body; none when it is empty.
 pub(crate) fn body_object(call: &Call<'_>) -> Result<Map<String, Value>, ApiError> {
-    if call.body.is_empty() || !says_json(call.headers) {
+    if call.body.is_empty() {
         return Ok(Map::new());
     }
     match serde_json::from_slice(call.body) {
@@ -157,7 +162,7 @@ pub(crate) fn uuid_argument<'a>(call: &Call<'a>) -> Result<Option<&'a str>, ApiE
 
 /// A MAC address in lower case with colons, or `None` when it is not one.
 pub(crate) fn normalize_mac(text: &str) -> Option<String> {
-    let mac = text.trim().to_ascii_lowercase().replace('-', ":");
+    let mac = text.trim().to_ascii_lowercase();
     let parts: Vec<&str> = mac.split(':').collect();
     let valid = parts.len() == 6 && parts.iter().all(|p| p.len() == 2 && p.bytes().all(|b| b.is_ascii_hexdigit()));
     valid.then_some(mac)
@@ -190,7 +195,7 @@ mod tests {
     fn mac_addresses_are_normalized() {
         for (text, expected) in [
             ("52:54:00:AA:bb:01", Some("52:54:00:aa:bb:01")),
-            ("52-54-00-aa-bb-01", Some("52:54:00:aa:bb:01")),
+            ("52-54-00-aa-bb-01", None),
             ("52:54:00:aa:bb", None),
             ("52:54:00:aa:bb:0g", None),
             ("", None),

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 /// Drives a bootable image in QEMU with a stand-in Ironic conductor.
 #[derive(Debug, Parser)]
-#[command(name = "lab", version, about, long_about = None, max_term_width = 110)]
+#[command(name = "lab", version, max_term_width = 110)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]

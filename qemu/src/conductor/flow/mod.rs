@@ -81,15 +81,17 @@ pub enum FlowError {
     #[error(transparent)]
     State(#[from] StateError),
     /// The machine's power could not be controlled, or the machine is broken.
-    #[error("controlling the machine: {source:#}")]
+    #[error("controlling the machine")]
     Machine {
-        /// The cause, its whole chain.
+        /// The cause.
+        #[source]
         source: anyhow::Error,
     },
     /// The conductor itself: an unknown node.
-    #[error("using the node's record: {source:#}")]
+    #[error("using the node's record")]
     Record {
         /// The cause.
+        #[source]
         source: anyhow::Error,
     },
 }
