@@ -189,8 +189,7 @@ async fn probe(client: &Client, url: &Url) -> Result<Vec<IpAddr>, HttpError> {
 ///
 /// Connecting a UDP socket makes the kernel choose a route; nothing is sent.
 pub fn source_for(destination: IpAddr) -> Option<IpAddr> {
-    let any: IpAddr =
-        if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let any: IpAddr = if destination.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let connected = || -> io::Result<IpAddr> {
         let socket = UdpSocket::bind((any, 0))?;
         // Any port will do; the discard service's.
@@ -228,11 +227,8 @@ mod tests {
         AdvertiseOptions { host: None, interface: None, attempts: 2, pause: Duration::from_millis(1) };
 
     fn client() -> Client {
-        let options = HttpOptions {
-            tls: TlsOptions::default(),
-            proxies: Proxies::none(),
-            timeout: Duration::from_secs(5),
-        };
+        let options =
+            HttpOptions { tls: TlsOptions::default(), proxies: Proxies::none(), timeout: Duration::from_secs(5) };
         Client::with_options(&options).unwrap()
     }
 

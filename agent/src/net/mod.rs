@@ -1,3 +1,216 @@
 //! The network: bringing it up, and what is announced about it.
+//!
+//! In our own ramdisk every link is taken up at once and asks for an address by DHCPv4 as soon as it has a link partner,
+//! all in parallel; IPv6 addresses come from the kernel, which hears router advertisements by itself. A port without
+//! cable, a slow driver or a silent server holds up nobody else. The machine counts as connected with the first
+//! address, where the interface that booted it gets a small head start.
+//!
+//! As a service of another ramdisk nothing is touched: whoever started the agent has set the network up.
 
 pub mod advertise;
+mod apply;
+pub mod dhcp4;
+mod dhcp_socket;
+mod interface;
+mod manager;
+mod resolv;
+mod state;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use ferric_sys::Root;
+use ferric_types::MacAddress;
+use tokio::sync::watch;
+use tokio::time::{Instant, interval_at, sleep, sleep_until};
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::init::inherit;
+use state::Shared;
+pub use state::{InterfaceState, Snapshot};
+
+/// How long others wait for the interface that booted the machine.
+const BOOT_HEAD_START: Duration = Duration::from_secs(3);
+/// How long IPv6 waits for IPv4: most conductors are reached by IPv4.
+const IPV4_HEAD_START: Duration = Duration::from_secs(5);
+/// How often a person is told what is waited for.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// Where an interface's configuration comes from. Static data from virtual media and DHCPv6 have their places here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A lease.
+    Dhcp4,
+    /// Router advertisements, handled by the kernel.
+    RouterAdvertisement,
+}
+
+/// Why there is no network at all.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// The kernel does not talk about its network.
+    #[error("opening a netlink socket")]
+    Netlink(#[source] std::io::Error),
+    /// Links or addresses cannot be listed.
+    #[error("listing links and addresses")]
+    List(#[source] rtnetlink::Error),
+}
+
+/// The network, once it is up.
+#[derive(Debug, Clone)]
+pub struct Net {
+    /// `None` when somebody else looks after the network.
+    interfaces: Option<watch::Receiver<Snapshot>>,
+    boot_mac: Option<MacAddress>,
+}
+
+/// Brings the network up and returns when there is a first usable address; everything else goes on in background
+/// tasks for as long as the runtime lives. It waits without limit, telling what for.
+///
+/// # Errors
+/// The kernel's network cannot be talked to.
+pub async fn bring_up(config: &Config) -> Result<Net, NetError> {
+    let boot_mac = boot_mac(config);
+    if !inherit::supervised() {
+        return Ok(Net { interfaces: None, boot_mac });
+    }
+    let shared = Shared::new(Root::host());
+    let interfaces = shared.subscribe();
+    manager::spawn(shared, boot_mac).await?;
+    let net = Net { interfaces: Some(interfaces), boot_mac };
+    net.wait_first().await;
+    Ok(net)
+}
+
+fn boot_mac(config: &Config) -> Option<MacAddress> {
+    let text = config.bootif.as_deref()?;
+    let mac = MacAddress::from_bootif(text);
+    mac.inspect_err(|error| warn!("kernel parameter BOOTIF: {error}")).ok()
+}
+
+/// How far a network is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ready {
+    Now,
+    /// Good enough once this time has passed since the first address.
+    After(Duration),
+    No,
+}
+
+fn readiness(snapshot: &Snapshot, boot_mac: Option<MacAddress>) -> Ready {
+    let boot = snapshot.values().find(|state| Some(state.mac) == boot_mac && state.carrier);
+    let any_ipv4 = snapshot.values().any(|state| state.lease.is_some());
+    let any = snapshot.values().any(InterfaceState::has_address);
+    match boot {
+        _ if !any => Ready::No,
+        Some(boot) if boot.lease.is_some() => Ready::Now,
+        Some(boot) if boot.ipv6 && !any_ipv4 => Ready::After(IPV4_HEAD_START),
+        Some(_) if any_ipv4 => Ready::After(BOOT_HEAD_START),
+        None if any_ipv4 => Ready::Now,
+        _ => Ready::After(IPV4_HEAD_START),
+    }
+}
+
+/// Waits until `done` says so, at most until the deadline; tells every ten seconds what `waiting` describes.
+async fn wait_until(
+    interfaces: &watch::Receiver<Snapshot>,
+    limit: Option<Duration>,
+    waiting: &str,
+    mut done: impl FnMut(&Snapshot) -> Ready,
+) -> bool {
+    let mut interfaces = interfaces.clone();
+    let started = Instant::now();
+    let mut first: Option<Instant> = None;
+    let mut reports = interval_at(started + REPORT_EVERY, REPORT_EVERY);
+    loop {
+        let ready = done(&interfaces.borrow_and_update());
+        let grace = match ready {
+            Ready::Now => return true,
+            Ready::After(grace) => Some(*first.get_or_insert_with(Instant::now) + grace),
+            Ready::No => None,
+        };
+        tokio::select! {
+            changed = interfaces.changed() => if changed.is_err() {
+                // Nobody will ever change it again.
+                sleep(REPORT_EVERY).await;
+            },
+            () = sleep_until(grace.unwrap_or(started)), if grace.is_some() => return true,
+            () = sleep_until(started + limit.unwrap_or_default()), if limit.is_some() => return false,
+            _ = reports.tick() => {
+                let states = describe(&interfaces.borrow());
+                info!("waiting for {waiting} for {} s: {states}", started.elapsed().as_secs());
+            }
+        }
+    }
+}
+
+fn describe(snapshot: &Snapshot) -> String {
+    if snapshot.is_empty() {
+        return "there is no network interface".to_owned();
+    }
+    let of_interface = |state: &InterfaceState| {
+        let what = match state {
+            InterfaceState { lease: Some(lease), .. } => format!("has {}", lease.address),
+            InterfaceState { ipv6: true, .. } => "has an IPv6 address".to_owned(),
+            InterfaceState { carrier: true, .. } => "asks for an address".to_owned(),
+            _ => "no cable or link partner".to_owned(),
+        };
+        format!("{} ({}) {what}", state.name, state.mac)
+    };
+    snapshot.values().map(of_interface).collect::<Vec<_>>().join(", ")
+}
+
+impl Net {
+    async fn wait_first(&self) {
+        if let Some(interfaces) = &self.interfaces {
+            wait_until(interfaces, None, "a network address", |snapshot| readiness(snapshot, self.boot_mac)).await;
+        }
+    }
+
+    /// Waits for the addresses that an inspection is to report: on every interface with a link partner, or only on the
+    /// one that booted the machine (any one when it is not known). At most `inspection_dhcp_wait_timeout`; false when
+    /// that passed first.
+    pub async fn wait_for_addresses(&self, config: &Config) -> bool {
+        let Some(interfaces) = &self.interfaces else { return true };
+        let limit = config.inspection_dhcp_wait_timeout;
+        let (all, boot_mac) = (config.inspection_dhcp_all_interfaces, self.boot_mac);
+        let complete =
+            move |snapshot: &Snapshot| if inspectable(snapshot, all, boot_mac) { Ready::Now } else { Ready::No };
+        let there = wait_until(interfaces, Some(limit), "addresses to inspect", complete).await;
+        if !there && !limit.is_zero() {
+            warn!("inspecting without all addresses after {} s: {}", limit.as_secs(), describe(&interfaces.borrow()));
+        }
+        there
+    }
+
+    /// The interfaces now; empty when somebody else looks after the network.
+    pub fn interfaces(&self) -> Snapshot {
+        self.interfaces.as_ref().map(|interfaces| interfaces.borrow().clone()).unwrap_or_default()
+    }
+
+    /// Time servers that DHCP servers named, of the best interface first.
+    pub fn time_servers(&self) -> Vec<Ipv4Addr> {
+        let mut states: Vec<InterfaceState> = self.interfaces().into_values().collect();
+        states.sort_by_key(|state| state.metric);
+        states.into_iter().filter_map(|state| state.lease).flat_map(|lease| lease.ntp).collect()
+    }
+
+    /// The source address of the route to a destination; `None` without a usable one.
+    pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
+        advertise::source_for(destination)
+    }
+}
+
+fn inspectable(snapshot: &Snapshot, all: bool, boot_mac: Option<MacAddress>) -> bool {
+    let connected = || snapshot.values().filter(|state| state.carrier);
+    let boot = snapshot.values().find(|state| Some(state.mac) == boot_mac);
+    match boot {
+        _ if all => connected().next().is_some() && connected().all(InterfaceState::has_address),
+        Some(boot) => boot.has_address(),
+        None => snapshot.values().any(InterfaceState::has_address),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,153 @@
+//! Packets of an interface that has no address yet: what a DHCP client needs before it has a lease.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// `ETH_P_IP` in network byte order.
+const IPV4: u16 = 0x0800_u16.to_be();
+
+/// Receives the UDP packets of one interface that are for one port, with their IP header; sends IP packets to every
+/// station of the link (`packet(7)`, `SOCK_DGRAM`).
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+    index: libc::c_int,
+}
+
+impl PacketSocket {
+    /// Opens the socket of an interface. It does not block: reading without a packet is an error of the kind
+    /// [`io::ErrorKind::WouldBlock`].
+    ///
+    /// # Errors
+    /// The caller may not, or there is no such interface.
+    #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+    pub fn open(interface_index: u32, udp_port: u16) -> io::Result<Self> {
+        let index = libc::c_int::try_from(interface_index)
+            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no interface has such an index"))?;
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket takes numbers only; the descriptor is new and owned by nobody. With protocol 0 it receives
+        // nothing until it is bound, by when the filter is in place.
+        let fd = unsafe {
+            let fd = libc::socket(libc::AF_PACKET, kind, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd)
+        };
+        filter(&fd, udp_port)?;
+        let socket = Self { fd, index };
+        let address = socket.address();
+        // SAFETY: the address lives across the call and its size is given.
+        let bound = unsafe { libc::bind(socket.fd.as_raw_fd(), (&raw const address).cast(), size_of_address()) };
+        if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+    }
+
+    #[expect(unsafe_code, reason = "sockaddr_ll is plain data")]
+    fn address(&self) -> libc::sockaddr_ll {
+        // SAFETY: zero bytes are a valid sockaddr_ll.
+        let mut address = unsafe { std::mem::zeroed::<libc::sockaddr_ll>() };
+        address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(17);
+        address.sll_protocol = IPV4;
+        address.sll_ifindex = self.index;
+        address.sll_halen = 6;
+        address.sll_addr = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
+        address
+    }
+
+    /// Sends an IP packet to every station.
+    ///
+    /// # Errors
+    /// The interface is down, or its queue is full.
+    #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+    pub fn broadcast(&self, packet: &[u8]) -> io::Result<()> {
+        let address = self.address();
+        // SAFETY: packet and address live across the call and their sizes are given.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                libc::MSG_NOSIGNAL,
+                (&raw const address).cast(),
+                size_of_address(),
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Reads one IP packet; a longer one is cut off.
+    ///
+    /// # Errors
+    /// There is none, or the interface is down.
+    pub fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.fd, packet)?)
+    }
+}
+
+fn size_of_address() -> libc::socklen_t {
+    libc::socklen_t::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(20)
+}
+
+/// Lets only unfragmented UDP packets for `port` through (classic BPF; the data begins with the IP header).
+#[expect(unsafe_code, reason = "setsockopt")]
+fn filter(fd: &OwnedFd, port: u16) -> io::Result<()> {
+    let op = |code: u16, jt: u8, jf: u8, k: u32| libc::sock_filter { code, jt, jf, k };
+    let mut program = [
+        op(0x30, 0, 0, 9),               // load the protocol
+        op(0x15, 0, 6, 17),              // UDP or drop
+        op(0x28, 0, 0, 6),               // load flags and fragment offset
+        op(0x45, 4, 0, 0x1fff),          // a later fragment: drop
+        op(0xb1, 0, 0, 0),               // X = length of the IP header
+        op(0x48, 0, 0, 2),               // load the destination port
+        op(0x15, 0, 1, u32::from(port)), // ours or drop
+        op(0x06, 0, 0, 0xffff),          // all of the packet
+        op(0x06, 0, 0, 0),               // nothing of it
+    ];
+    let count = u16::try_from(program.len()).unwrap_or(0);
+    let program = libc::sock_fprog { len: count, filter: program.as_mut_ptr() };
+    let size = libc::socklen_t::try_from(size_of::<libc::sock_fprog>()).unwrap_or(16);
+    // SAFETY: the kernel copies the program, which lives across the call and has the length given.
+    let set = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, (&raw const program).cast(), size)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for PacketSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_that_does_not_exist_is_an_error() {
+        assert!(PacketSocket::open(u32::MAX, 68).is_err());
+        assert!(PacketSocket::open(0x7fff_fff0, 68).is_err());
+    }
+
+    #[test]
+    fn only_packets_for_the_port_come_through() {
+        // The loopback interface is number 1; without the right to open packet sockets there is nothing to see here.
+        let Ok(socket) = PacketSocket::open(1, 54_321) else { return };
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.send_to(b"for somebody else", "127.0.0.1:54322").unwrap();
+        sender.send_to(b"for us", "127.0.0.1:54321").unwrap();
+        let mut packet = [0; 1500];
+        let length = socket.receive(&mut packet).unwrap();
+        assert_eq!(&packet[..length][28..], b"for us");
+        // Loopback shows each packet once more as outgoing or not at all; none of them is the other one.
+        while let Ok(length) = socket.receive(&mut packet) {
+            assert_eq!(&packet[..length][28..], b"for us");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! One interface: its DHCP client, run against sockets, the clock and the kernel.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use ferric_types::MacAddress;
+use ferric_types::error::chain;
+use rtnetlink::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{debug, info, warn};
+
+use super::apply;
+use super::dhcp_socket::DhcpSocket;
+use super::dhcp4::{Action, Client, Lease, To};
+use super::state::Shared;
+
+/// Pause after a socket failed; the interface may just be going down.
+const SOCKET_PAUSE: Duration = Duration::from_secs(1);
+
+/// What the task of an interface knows about it.
+#[derive(Debug, Clone)]
+pub(super) struct Interface {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) mac: MacAddress,
+    /// Metric of its routes: the lower, the better.
+    pub(super) metric: u32,
+    /// Address it had when the worker started.
+    pub(super) remembered: Option<Ipv4Addr>,
+}
+
+/// Runs the interface until the task is dropped. `carrier` says whether there is a link partner.
+pub(super) async fn run(interface: Interface, mut carrier: watch::Receiver<bool>, handle: Handle, shared: Shared) {
+    let mut task = Task {
+        client: Client::new(interface.mac, seed(interface.mac), interface.remembered),
+        interface,
+        handle,
+        shared,
+        epoch: Instant::now(),
+        socket: None,
+    };
+    let mut up = false;
+    loop {
+        let now_up = *carrier.borrow_and_update();
+        if now_up != up {
+            up = now_up;
+            task.carrier(up).await;
+        }
+        let deadline = task.client.deadline().map(|deadline| task.epoch + deadline);
+        tokio::select! {
+            changed = carrier.changed() => if changed.is_err() { return },
+            () = until(deadline) => {
+                let actions = task.client.timeout(task.epoch.elapsed());
+                task.carry_out(actions).await;
+            }
+            message = receive(task.socket.as_ref()), if up => task.received(message).await,
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn receive(socket: Option<&DhcpSocket>) -> io::Result<Vec<u8>> {
+    match socket {
+        Some(socket) => socket.receive().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Differs between machines by their addresses and between boots by the clock's fine end.
+fn seed(mac: MacAddress) -> u64 {
+    let nanos =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+    mac.0.iter().fold(u64::from(nanos), |seed, byte| seed.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte))
+}
+
+struct Task {
+    interface: Interface,
+    client: Client,
+    handle: Handle,
+    shared: Shared,
+    epoch: Instant,
+    socket: Option<DhcpSocket>,
+}
+
+impl Task {
+    async fn carrier(&mut self, up: bool) {
+        let name = &self.interface.name;
+        if up {
+            info!("{name}: link is up");
+            let actions = self.client.link_up(self.epoch.elapsed());
+            self.carry_out(actions).await;
+        } else {
+            info!("{name}: link is down");
+            self.client.link_down();
+            self.socket = None;
+        }
+    }
+
+    async fn received(&mut self, message: io::Result<Vec<u8>>) {
+        match message {
+            Ok(message) => {
+                let actions = self.client.received(self.epoch.elapsed(), &message);
+                self.carry_out(actions).await;
+            }
+            Err(error) => {
+                debug!("{}: receiving: {error}", self.interface.name);
+                self.socket = None;
+                sleep(SOCKET_PAUSE).await;
+                self.open_socket();
+            }
+        }
+    }
+
+    async fn carry_out(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send { to, bytes } => self.send(to, &bytes).await,
+                Action::Bound(lease) => self.bound(&lease).await,
+                Action::Lost { lease, reason } => {
+                    warn!("{}: address {} is gone: {reason}", self.interface.name, lease.address);
+                    apply::remove(&self.handle, self.interface.index, lease.address).await;
+                    self.shared.set_lease(self.interface.index, None);
+                }
+                Action::Note(text) => info!("{}: {text}", self.interface.name),
+            }
+        }
+        // The answer to what was just sent must find a socket that hears it.
+        self.open_socket();
+    }
+
+    /// Failing to send is like a packet lost on the way: the client asks again later.
+    async fn send(&mut self, to: To, bytes: &[u8]) {
+        self.open_socket();
+        let Some(socket) = &self.socket else { return };
+        let server = match to {
+            To::Server(server) => Some(server),
+            To::Everybody => None,
+        };
+        if let Err(error) = socket.send(bytes, server).await {
+            debug!("{}: sending to DHCP servers: {error}", self.interface.name);
+        }
+    }
+
+    fn open_socket(&mut self) {
+        let has_address = self.client.lease().is_some();
+        if self.socket.as_ref().is_some_and(|socket| socket.fits(has_address)) {
+            return;
+        }
+        self.socket = None;
+        let opened =
+            if has_address { DhcpSocket::udp(&self.interface.name) } else { DhcpSocket::packet(self.interface.index) };
+        match opened {
+            Ok(socket) => self.socket = Some(socket),
+            Err(error) => warn!("{}: opening a socket for DHCP: {error}", self.interface.name),
+        }
+    }
+
+    async fn bound(&mut self, lease: &Lease) {
+        let Interface { index, name, metric, .. } = &self.interface;
+        let old = self.shared.lease(*index);
+        if old.as_ref() == Some(lease) {
+            debug!("{name}: lease of {} renewed", lease.address);
+            return;
+        }
+        if let Err(error) = apply::set(&self.handle, *index, *metric, lease, old.as_ref()).await {
+            warn!("{name}: {}", chain(&error));
+            return;
+        }
+        info!(
+            "{name}: address {}/{} from {} for {} s",
+            lease.address,
+            lease.prefix,
+            lease.server,
+            lease.lifetime.as_secs()
+        );
+        self.shared.set_lease(*index, Some(lease.clone()));
+    }
+}

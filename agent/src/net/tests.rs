@@ -1,0 +1,115 @@
+use std::time::Duration;
+
+use super::dhcp4::Lease;
+use super::*;
+
+const BOOT: MacAddress = MacAddress([2, 0, 0, 0, 0, 1]);
+const OTHER: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
+
+fn lease(last: u8) -> Lease {
+    Lease {
+        address: Ipv4Addr::new(10, 0, 0, last),
+        prefix: 24,
+        server: Ipv4Addr::new(10, 0, 0, 1),
+        routes: Vec::new(),
+        dns: Vec::new(),
+        search: Vec::new(),
+        hostname: None,
+        ntp: vec![Ipv4Addr::new(10, 0, 0, last)],
+        mtu: None,
+        lifetime: Duration::from_secs(60),
+        renew_after: Duration::from_secs(30),
+        rebind_after: Duration::from_secs(50),
+    }
+}
+
+fn state(mac: MacAddress, carrier: bool, leased: bool, ipv6: bool) -> InterfaceState {
+    let last = mac.0[5];
+    let metric = if mac == BOOT { 100 } else { 202 };
+    InterfaceState { name: format!("eth{last}"), mac, carrier, lease: leased.then(|| lease(last)), ipv6, metric }
+}
+
+fn snapshot(states: &[InterfaceState]) -> Snapshot {
+    (1..).zip(states.iter().cloned()).collect()
+}
+
+#[test]
+fn the_boot_interface_has_a_head_start_and_no_veto() {
+    let no = state(BOOT, false, false, false);
+    let asking = state(BOOT, true, false, false);
+    let leased = state(BOOT, true, true, false);
+    let v6 = state(BOOT, true, false, true);
+    let other = state(OTHER, true, true, false);
+    let other_v6 = state(OTHER, true, false, true);
+    let cases = [
+        (vec![], Ready::No),
+        (vec![asking.clone()], Ready::No),
+        (vec![leased.clone(), state(OTHER, true, false, false)], Ready::Now),
+        (vec![asking.clone(), other.clone()], Ready::After(BOOT_HEAD_START)),
+        (vec![no.clone(), other.clone()], Ready::Now),
+        (vec![v6, other], Ready::After(BOOT_HEAD_START)),
+        (vec![no, other_v6.clone()], Ready::After(IPV4_HEAD_START)),
+        (vec![asking, other_v6], Ready::After(IPV4_HEAD_START)),
+    ];
+    for (states, want) in cases {
+        assert_eq!(readiness(&snapshot(&states), Some(BOOT)), want, "{states:?}");
+    }
+    assert_eq!(readiness(&snapshot(&[state(OTHER, true, true, false)]), None), Ready::Now);
+}
+
+#[test]
+fn an_inspection_waits_for_the_boot_interface_or_for_all() {
+    let boot = |leased| state(BOOT, true, leased, false);
+    let other = |leased| state(OTHER, true, leased, false);
+    let uncabled = state(MacAddress([2, 0, 0, 0, 0, 3]), false, false, false);
+    let cases = [
+        (vec![boot(true), other(false)], false, true),
+        (vec![boot(false), other(true)], false, false),
+        (vec![boot(true), other(false)], true, false),
+        (vec![boot(true), other(true), uncabled], true, true),
+        (vec![], true, false),
+    ];
+    for (states, all, want) in cases {
+        assert_eq!(inspectable(&snapshot(&states), all, Some(BOOT)), want, "{states:?} {all}");
+    }
+    assert!(inspectable(&snapshot(&[other(true)]), false, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_with_the_first_address_or_after_the_head_start() {
+    let sender = watch::Sender::new(snapshot(&[state(BOOT, true, false, false), state(OTHER, true, false, false)]));
+    let net = Net { interfaces: Some(sender.subscribe()), boot_mac: Some(BOOT) };
+    let started = Instant::now();
+    let change = async {
+        sleep(Duration::from_secs(25)).await;
+        sender.send_replace(snapshot(&[state(BOOT, true, false, false), state(OTHER, true, true, false)]));
+    };
+    tokio::join!(net.wait_first(), change);
+    assert_eq!(started.elapsed().as_secs(), 28, "25 s without address, 3 s for the boot interface");
+    let config = Config { inspection_dhcp_wait_timeout: Duration::from_secs(60), ..Config::default() };
+    assert!(!net.wait_for_addresses(&config).await);
+    assert_eq!(started.elapsed().as_secs(), 88);
+    sender.send_replace(snapshot(&[state(BOOT, true, true, false), state(OTHER, true, true, false)]));
+    assert!(net.wait_for_addresses(&config).await);
+    assert_eq!(net.time_servers(), [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)]);
+}
+
+#[tokio::test]
+async fn a_network_of_somebody_else_is_left_alone() {
+    let net = bring_up(&Config::default()).await.unwrap();
+    assert!(net.interfaces().is_empty() && net.wait_for_addresses(&Config::default()).await);
+    assert_eq!(net.source_for("127.0.0.1".parse().unwrap()), Some("127.0.0.1".parse().unwrap()));
+}
+
+#[test]
+fn people_are_told_what_each_interface_lacks() {
+    let text = describe(&snapshot(&[state(BOOT, true, false, false), state(OTHER, false, false, false)]));
+    assert_eq!(text, "eth1 (02:00:00:00:00:01) asks for an address, eth2 (02:00:00:00:00:02) no cable or link partner");
+    assert_eq!(describe(&Snapshot::new()), "there is no network interface");
+}
+
+#[test]
+fn a_boot_address_that_is_none_is_no_reason_to_stop() {
+    let config = Config { bootif: Some("nonsense".into()), ..Config::default() };
+    assert_eq!(boot_mac(&config), None);
+}
