@@ -21,7 +21,7 @@ pub mod version;
 
 pub use context::{Services, StepContext};
 pub use error::HardwareError;
-pub use machine::Machine;
+pub use machine::{Machine, NicQuery};
 pub use manager::{ArgInfo, HardwareManager, HardwareSupport, Priorities, Priority, Probes, Step};
 pub use registry::Registry;
 pub use settings::Settings;

@@ -23,7 +23,7 @@ pub struct GenericHardwareManager;
 pub const GENERIC: GenericHardwareManager = GenericHardwareManager;
 
 const PROBES: Probes = Probes {
-    interfaces: Some(|machine, _| Ok(nics::interfaces(&machine.root, &machine.net))),
+    interfaces: Some(|machine, _| Ok(nics::interfaces(&machine.root, &|name| machine.net.facts(name)))),
     cpu: Some(|machine, _| Ok(cpu::cpu(&machine.root, &cpu::architecture()))),
     memory: Some(|machine, _| Ok(memory::memory(&machine.root))),
     disks: Some(|machine, _| disks::disks(&machine.root)),

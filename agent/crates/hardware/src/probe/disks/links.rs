@@ -70,20 +70,29 @@ pub(super) fn by_path(root: &Root, chain: &Chain) -> Vec<String> {
     device.into_iter().map(join).collect()
 }
 
-/// The host side: the PCI function, or the platform device, and the USB port behind it.
+/// The host side, from the outermost in: the platform device, the PCI function, the USB port behind it.
 fn bus_part(root: &Root, chain: &Chain) -> Option<String> {
-    let usb =
-        chain.find(|name| name.contains(':') && is_usb_interface(name)).and_then(|(name, _)| name.split_once('-'));
-    let usb = usb.map(|(_, port)| format!("-usb-0:{port}")).unwrap_or_default();
-    if let Some((address, _)) = chain.find(is_pci_address) {
-        return Some(format!("pci-{address}{usb}"));
+    let mut parts = Vec::new();
+    let mut has_pci = false;
+    for (name, dir) in chain.iter() {
+        if is_pci_address(name) {
+            // Only the function itself: the bridges above it say nothing more.
+            if !has_pci {
+                parts.push(format!("pci-{name}"));
+            }
+            has_pci = true;
+        } else if let Some(port) = usb_port(name) {
+            parts.push(format!("usb-0:{port}"));
+        } else if attr::link_name(&dir.join("subsystem")).as_deref() == Some("platform") {
+            parts.push(format!("platform-{name}"));
+        }
     }
-    let platform = chain.iter().find(|(_, dir)| attr::link_name(&dir.join("subsystem")).as_deref() == Some("platform"));
-    if let Some((name, _)) = platform {
-        return Some(format!("platform-{name}{usb}"));
+    if parts.iter().any(|part| !part.starts_with("usb-")) {
+        parts.reverse();
+        return Some(parts.join("-"));
     }
     // A network disk has no bus of the host: its target names it.
-    iscsi(root, chain).map(|_| String::new()).filter(|_| usb.is_empty())
+    iscsi(root, chain).map(|_| String::new())
 }
 
 /// The disk behind the host side; several where udev made compatible names. An empty one for disks that are alone
@@ -175,12 +184,12 @@ fn is_pci_address(name: &str) -> bool {
     domain.len() >= 4 && hex(domain) && bus.len() == 2 && hex(bus) && device.len() == 2 && hex(device) && hex(function)
 }
 
-/// `bus-port:configuration.interface`, where port may be `1.2` behind hubs.
-fn is_usb_interface(name: &str) -> bool {
+/// Port, configuration and interface of a USB interface: `1.2:1.0` of `1-1.2:1.0`, where the port is `1.2` behind hubs.
+fn usb_port(name: &str) -> Option<&str> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    name.split_once('-').is_some_and(|(bus, rest)| {
-        digits(bus) && rest.split_once(':').is_some_and(|(port, interface)| digits(port) && digits(interface))
-    })
+    let (bus, rest) = name.split_once('-')?;
+    let (port, interface) = rest.split_once(':')?;
+    (digits(bus) && digits(port) && digits(interface)).then_some(rest)
 }
 
 #[cfg(test)]
@@ -275,7 +284,7 @@ mod tests {
             ("1-1", false, false),
             ("port-1:0", false, false),
         ] {
-            assert_eq!((is_pci_address(name), is_usb_interface(name)), (pci, usb), "{name}");
+            assert_eq!((is_pci_address(name), usb_port(name).is_some()), (pci, usb), "{name}");
         }
     }
 }
