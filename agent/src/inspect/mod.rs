@@ -24,15 +24,9 @@ pub struct Collector {
 /// Why a collector failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectError {
-    /// A directory that must be there is not.
-    #[error("reading {}", path.display())]
-    Read {
-        /// Directory.
-        path: std::path::PathBuf,
-        /// Reason.
-        #[source]
-        source: std::io::Error,
-    },
+    /// A file or directory that must be there is not.
+    #[error(transparent)]
+    Attr(#[from] ferric_sys::attr::AttrError),
     /// Something could not be written as JSON.
     #[error("encoding the inventory")]
     Encode(#[from] serde_json::Error),
