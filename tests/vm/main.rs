@@ -3,4 +3,5 @@
 //! Each test has a machine of its own; logs are under `build/vm-logs/<test>/`.
 
 mod boot;
+#[cfg(test)]
 mod os_image;
