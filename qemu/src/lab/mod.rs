@@ -5,7 +5,7 @@
 //! | [`options`] | the command line |
 //! | [`machine`] | the machine behind the power switch |
 //! | [`session`] | all of it together, and the operations |
-//! | [`demo`] | the whole life of a machine |
+//! | `demo` | the whole life of a machine |
 //! | [`configdrive`] | config drives |
 //! | [`display`] | what a person sees |
 
@@ -31,7 +31,17 @@ use std::time::Duration;
 pub fn run(cli: &Cli) -> Result<()> {
     let display = Display::new();
     match &cli.command {
-        Action::Boot { machine, once } => with_session(machine, &display, |session| boot(session, &display, *once)),
+        Action::Boot { machine, once, probe } => with_session(machine, &display, |session| {
+            display.stage("boot", || session.boot())?;
+            if *probe {
+                display.stage("probe", || session.probe())?;
+            }
+            if !once {
+                display.plain(&session.how_to_talk()?);
+                session.wait_until_off();
+            }
+            Ok(())
+        }),
         Action::Inspect { machine, json } => {
             with_session(machine, &display, |session| inspect(session, &display, *json))
         }
@@ -67,16 +77,6 @@ fn with_session(
         }
     }
     result.and(logs.map(drop))
-}
-
-fn boot(session: &mut Session, display: &Display, once: bool) -> Result<()> {
-    display.stage("boot", || session.boot())?;
-    if once {
-        return Ok(());
-    }
-    display.plain(&session.how_to_talk()?);
-    session.wait_until_off();
-    Ok(())
 }
 
 fn inspect(session: &mut Session, display: &Display, json: bool) -> Result<()> {

@@ -26,6 +26,9 @@ pub enum Action {
         /// End as soon as the agent has announced itself.
         #[arg(long)]
         once: bool,
+        /// Send the agent requests it must refuse, and check how it does.
+        #[arg(long)]
+        probe: bool,
     },
     /// Boot the image and have it inspect the machine; prints the inventory as JSON.
     Inspect {

@@ -7,11 +7,12 @@ use super::options::{DeployOptions, FirmwareKind, MachineOptions};
 use crate::artifacts;
 use crate::conductor::flow::{
     BootTarget, CleanReport, DeployReport, DeployRequest, Flow, FlowError, FlowEvent, ImageSource, Limits, Power as _,
+    probe,
 };
-use crate::conductor::{Conductor, ConductorConfig, InspectionData, Node, ProvisionState, Settings};
+use crate::conductor::{Conductor, ConductorConfig, InspectionData, Node, ProvisionState, Settings, Wait};
 use crate::image_server::{Content, ImageServer};
 use crate::net::HOST_ADDRESS;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -92,6 +93,32 @@ impl Session {
         })?;
         self.machine.on(BootTarget::Ramdisk)?;
         self.flow(|flow| flow.wait_until_announced())
+    }
+
+    /// Sends the agent what it must refuse.
+    ///
+    /// # Errors
+    /// The first answer that is not as it must be.
+    pub fn probe(&self) -> Result<()> {
+        let agent = self.conductor.agent(&self.uuid)?;
+        let node = self.conductor.node(&self.uuid)?;
+        let said = |what: &str| self.display.line(&format!("   {what}: as it must be"));
+        probe::token_is_required(&agent)?;
+        said("requests without the token");
+        probe::unknown_commands_are_refused(&agent)?;
+        said("unknown commands");
+        probe::broken_bodies_are_refused(&agent, node.agent_token().unwrap_or_default())?;
+        said("broken bodies");
+        probe::wrong_version_is_a_mismatch(&agent, &node, self.machine.limit(Duration::from_secs(10)))?;
+        said("a step for another version of the hardware managers");
+        let other = self.conductor.agent(&self.uuid)?;
+        let params = json!({"node": node.as_dict(true), "ports": node.ports_list()});
+        probe::list_answers_during_sync_command(&agent, &other, "clean.get_clean_steps", &params)?;
+        said("the command list during a synchronous command");
+        let logs = agent.command("log.collect_system_logs", &json!({}), Wait::ForResult)?;
+        ensure!(logs.command_result["system_logs"].is_string(), "collect_system_logs returned no logs: {logs:?}");
+        said("the agent's logs");
+        Ok(())
     }
 
     /// Inspection. With fast track the agent stays, and has announced itself afterwards.
