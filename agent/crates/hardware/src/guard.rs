@@ -93,12 +93,11 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::Arc;
 
+    /// Device, offset and bytes there.
+    type Place<'a> = (&'a str, u64, &'a [u8]);
+
     /// A disk of 8 MiB with bytes at places, and one partition of which the kernel knows.
-    fn verdict(
-        settings: &Settings,
-        node: serde_json::Value,
-        places: &[(&str, u64, &[u8])],
-    ) -> Result<(), CommandError> {
+    fn verdict(settings: &Settings, node: serde_json::Value, places: &[Place<'_>]) -> Result<(), CommandError> {
         let tree = MachineTree::new().unwrap();
         for name in ["vda", "vda1"] {
             tree.file(&format!("dev/{name}"), "").unwrap();
@@ -134,7 +133,7 @@ mod tests {
     #[test]
     fn protected_file_systems_are_found_on_disks_and_in_partitions() {
         let settings = Settings::default();
-        let cases: [(&[(&str, u64, &[u8])], Option<&str>); 5] = [
+        let cases: [(&[Place<'_>], Option<&str>); 5] = [
             (&[], None),
             (&[("vda", 0, &mbr(0x83))], None),
             (&[("vda", 0x1_0000, GFS2_MAGIC)], Some("Protected GFS2 file system located on device /dev/vda.")),
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_check_can_be_turned_off_in_two_places() {
-        let places: &[(&str, u64, &[u8])] = &[("vda", 0x1_0000, GFS2_MAGIC)];
+        let places: &[Place<'_>] = &[("vda", 0x1_0000, GFS2_MAGIC)];
         let off = Settings { guard_special_filesystems: false, ..Settings::default() };
         assert!(verdict(&off, json!({}), places).is_ok());
         let node = |flag: bool| json!({"driver_internal_info": {"wipe_special_filesystems": flag}});

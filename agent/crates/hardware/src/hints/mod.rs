@@ -347,7 +347,7 @@ pub(crate) struct Shown<'a>(pub(crate) &'a Map<String, Value>);
 
 impl fmt::Display for Shown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = serde_json::to_string(self.0).map_err(|_| fmt::Error)?;
+        let text = serde_json::to_string(self.0).map_err(|_not_json| fmt::Error)?;
         f.write_str(&text)
     }
 }

@@ -158,8 +158,11 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
+    /// Channel, parameter and set selector; and the data answered.
+    type Parameter = ((u8, u8, u8), Vec<u8>);
+
     /// Answers by channel, parameter and set selector; anything else is refused as an invalid field.
-    fn bmc(parameters: &[((u8, u8, u8), Vec<u8>)]) -> BmcAddresses {
+    fn bmc(parameters: &[Parameter]) -> BmcAddresses {
         let table: BTreeMap<_, _> = parameters.iter().cloned().collect();
         read(&mut |netfn, cmd, data| {
             assert_eq!((netfn, cmd), (0x0c, 0x02));
@@ -204,7 +207,7 @@ mod tests {
             ((1, 55, 0), vec![1, 2, 3]),
             ((1, 56, 0), v6(0, 0x80, "2001:db8::5", 0)),
         ];
-        let with = |extra: &[((u8, u8, u8), Vec<u8>)]| bmc(&[base.clone(), extra.to_vec()].concat());
+        let with = |extra: &[Parameter]| bmc(&[base.clone(), extra.to_vec()].concat());
         let cases = [
             (with(&[((1, 59, 1), v6(1, 2, "2001:db8::7", 0))]), "2001:db8::7"),
             // Pending, or of no known source: the static one.

@@ -61,7 +61,9 @@ mod tests {
 
     #[test]
     fn every_way_to_write_a_size_is_summed() {
-        let cases: [(&[(u16, u32)], Option<u64>); 7] = [
+        /// Size and extended size of each device; the sum.
+        type Case<'a> = (&'a [(u16, u32)], Option<u64>);
+        let cases: [Case<'_>; 7] = [
             (&[(16384, 0), (16384, 0)], Some(32768)),
             // 512 KiB twice: the unit is KiB when bit 15 is set.
             (&[(0x8200, 0), (0x8200, 0)], Some(1)),

@@ -40,7 +40,7 @@ impl Registry {
     pub fn disks(&self, machine: &Machine, settings: &Settings) -> Result<Vec<Disk>, HardwareError> {
         let mut disks = self.probe("the disks", |probes| probes.disks, machine, settings)?;
         for keeps in self.entries.iter().filter_map(|entry| entry.manager.probes().keeps_disk) {
-            disks.retain(|disk| keeps(disk));
+            disks.retain(keeps);
         }
         Ok(disks)
     }
@@ -52,7 +52,7 @@ impl Registry {
     pub fn interfaces(&self, machine: &Machine, settings: &Settings) -> Result<Vec<NetworkInterface>, HardwareError> {
         let mut interfaces = self.probe("the network interfaces", |probes| probes.interfaces, machine, settings)?;
         for keeps in self.entries.iter().filter_map(|entry| entry.manager.probes().keeps_interface) {
-            interfaces.retain(|interface| keeps(interface));
+            interfaces.retain(keeps);
         }
         Ok(interfaces)
     }

@@ -46,7 +46,9 @@ impl Lab {
 
 #[test]
 fn without_hints_the_smallest_disk_of_4_gib_counts_then_its_name() {
-    let cases: [(&[(&str, u64)], Option<&str>); 5] = [
+    /// Name and GiB of each disk; the one chosen.
+    type Case<'a> = (&'a [(&'a str, u64)], Option<&'a str>);
+    let cases: [Case<'_>; 5] = [
         (&[("vda", 20), ("vdb", 5), ("vdc", 3)], Some("/dev/vdb")),
         (&[("vdb", 5), ("vda", 5)], Some("/dev/vda")),
         (&[("vdb", 5), ("vdaa", 5)], Some("/dev/vdaa")),
