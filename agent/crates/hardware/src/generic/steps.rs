@@ -3,7 +3,7 @@
 use ferric_types::error::{CommandError, ErrorClass};
 use serde_json::{Map, Value, json};
 
-use super::{deploy, erase, metadata};
+use super::{deploy, erase, metadata, pstore};
 use crate::context::StepContext;
 use crate::manager::{Priorities, Priority, Step};
 
@@ -30,6 +30,15 @@ pub(super) const STEPS: &[Step] = &[
         abortable: Some(true),
         args: &[],
         run: |context, _| metadata::erase_devices_metadata(context),
+    },
+    Step {
+        name: "erase_pstore",
+        interface: "deploy",
+        priorities: Priorities { clean: Some(Priority::Fixed(0)), ..Priorities::NONE },
+        reboot_requested: false,
+        abortable: Some(true),
+        args: &[],
+        run: |context, _| pstore::erase_pstore(context),
     },
     Step {
         name: "write_image",
@@ -74,6 +83,7 @@ mod tests {
             json!([
                 {"step": "erase_devices", "priority": 10, "interface": "deploy", "reboot_requested": false, "abortable": true},
                 {"step": "erase_devices_metadata", "priority": 99, "interface": "deploy", "reboot_requested": false, "abortable": true},
+                {"step": "erase_pstore", "priority": 0, "interface": "deploy", "reboot_requested": false, "abortable": true},
             ])
         );
         assert_eq!(

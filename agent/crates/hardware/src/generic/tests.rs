@@ -263,6 +263,21 @@ fn a_disk_that_cannot_be_opened_fails_the_step_and_not_the_others() {
     assert_eq!((lab.byte("vda", 0), lab.byte("vdb", 0)), (0, 0));
 }
 
+#[test]
+fn erase_pstore_deletes_every_entry_and_needs_none() {
+    let lab = lab();
+    assert_eq!(lab.clean("erase_pstore", &json!({})).unwrap(), Value::Null);
+    lab.tree.file("proc/mounts", "pstore /sys/fs/pstore pstore rw 0 0").unwrap();
+    for name in ["dmesg-efi-1", "console-ramoops-0"] {
+        lab.tree.file(&format!("sys/fs/pstore/{name}"), "secret").unwrap();
+    }
+    assert_eq!(lab.clean("erase_pstore", &json!({})).unwrap(), Value::Null);
+    assert_eq!(std::fs::read_dir(lab.tree.path("sys/fs/pstore")).unwrap().count(), 0);
+    std::fs::create_dir(lab.tree.path("sys/fs/pstore/stuck")).unwrap();
+    let error = lab.clean("erase_pstore", &json!({})).unwrap_err();
+    assert!(error.class == ErrorClass::Cleaning && error.details.contains("stuck"), "{error}");
+}
+
 /// A raw image of a disk: an MBR with an identifier and one partition, then a pattern.
 fn image() -> Vec<u8> {
     let mut bytes = vec![0x5a_u8; 4 << 20];
