@@ -3,6 +3,8 @@
 //! It is small on purpose. Whatever may crash, hang or eat memory happens in the worker; PID 1 starts it again and
 //! hands it back what it must not lose ([`crate::handover`]). PID 1 itself never ends before the machine does.
 
+mod content;
+mod devlinks;
 mod end;
 pub mod inherit;
 pub mod link;
@@ -148,6 +150,7 @@ pub fn begin_worker() {
         if let Err(error) = attr::write(&Root::host().path("proc/self/oom_score_adj"), "0") {
             debug!("{}", ferric_types::error::chain(&error));
         }
+        devlinks::spawn(Root::host());
     }
     link::listen();
 }
