@@ -45,7 +45,7 @@ pub fn prepare_image(
     let options = image_options(context.settings)?;
     let node = hinted_node(context);
     let node = node.as_ref().unwrap_or(context.node);
-    let disk = root_device::wait(context.registry, context.machine, context.settings, Some(node))?;
+    let disk = root_device::select(context.registry, context.machine, context.settings, node)?;
     let payload = payload(context, &info, node, configdrive)?;
     let path = context.machine.root.path(&disk.info.name);
     let dev = wipe::open_exclusive(&path, BUSY_PAUSE).map_err(|error| failed(error.class(), &error))?;
@@ -193,7 +193,10 @@ pub fn install_bootloader(context: &StepContext<'_>, request: &BootLoaderRequest
         Err(error)
     };
     context.progress.phase("boot entries", None);
-    let disk = root_device::select(context.registry, context.machine, context.settings, context.node)?;
+    // The same choice as when the image was written, however late its hints came.
+    let node = hinted_node(context);
+    let node = node.as_ref().unwrap_or(context.node);
+    let disk = root_device::select(context.registry, context.machine, context.settings, node)?;
     let root = &context.machine.root;
     let is_uefi = system::is_uefi(root);
     if is_uefi {

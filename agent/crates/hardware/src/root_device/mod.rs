@@ -110,7 +110,9 @@ pub fn wait(
     let anyone = Node::default();
     let node = node.unwrap_or(&anyone);
     let limit = settings.disk_wait_delay.saturating_mul(settings.disk_wait_attempts.saturating_sub(1));
-    let deadline = Instant::now() + limit;
+    // Hints that do not validate will not do so later either.
+    let hopeless = node.root_device_hints().is_some_and(|hints| RootDeviceHints::parse(hints).is_err());
+    let deadline = if hopeless { Instant::now() } else { Instant::now() + limit };
     let mut said = false;
     loop {
         match select(registry, machine, settings, node) {
