@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ferric_sys::process::{Exit, SignalFd, make_inheritable, reap, signal};
+use ferric_sys::process::{Exit, SignalFd, make_inheritable, reap, signal, unblock_signals_in};
 use ferric_sys::{Root, attr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
@@ -190,6 +190,7 @@ impl Supervisor {
         };
         #[expect(clippy::disallowed_methods, reason = "the worker is not a tool with an output to wait for")]
         let mut command = Command::new(&self.program.path);
+        unblock_signals_in(&mut command);
         let child = command.args(&self.program.args).env(VARIABLE, numbers.to_string()).stdin(Stdio::null()).spawn()?;
         let now = Instant::now();
         let oom_kills = oom_kills(&Root::host());

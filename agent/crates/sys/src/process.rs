@@ -76,6 +76,25 @@ impl AsFd for SignalFd {
     }
 }
 
+/// Lets a program start with no signal blocked. Without it a child inherits what [`SignalFd::new`] blocked, and
+/// could not even be ended politely.
+#[expect(unsafe_code, reason = "code between fork and exec")]
+pub fn unblock_signals_in(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let unblock = || {
+        // SAFETY: both calls are async-signal-safe (signal-safety(7)); the set lives on this stack and is
+        // initialised before it is read.
+        let failed = unsafe {
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&raw mut set);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut())
+        };
+        if failed == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(failed)) }
+    };
+    // SAFETY: the closure allocates nothing, takes no locks and makes only async-signal-safe calls.
+    unsafe { command.pre_exec(unblock) };
+}
+
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
@@ -144,6 +163,25 @@ mod tests {
             signals.next()
         });
         assert_eq!(read.join().unwrap(), Some(Signal::USR2));
+    }
+
+    #[test]
+    fn a_child_starts_with_no_signal_blocked() {
+        let blocked = |unblock: bool| {
+            // In a thread of its own, as above.
+            let read = std::thread::spawn(move || {
+                let _signals = SignalFd::new(&[Signal::USR1]).unwrap();
+                #[expect(clippy::disallowed_methods, reason = "this is about how processes start")]
+                let mut command = std::process::Command::new("grep");
+                if unblock {
+                    unblock_signals_in(&mut command);
+                }
+                command.args(["SigBlk", "/proc/self/status"]).output().unwrap().stdout
+            });
+            let line = String::from_utf8(read.join().unwrap()).unwrap();
+            u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap() & (1 << (libc::SIGUSR1 - 1)) != 0
+        };
+        assert!(blocked(false) && !blocked(true));
     }
 
     #[test]
