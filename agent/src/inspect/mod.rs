@@ -2,7 +2,9 @@
 
 pub mod collectors;
 pub mod logs;
+pub mod numa;
 pub mod pci;
+pub mod usb;
 
 use serde_json::{Map, Value};
 use tracing::{error, info};
@@ -33,7 +35,8 @@ pub enum CollectError {
 }
 
 /// Every collector of this image.
-pub const COLLECTORS: &[Collector] = &[collectors::DEFAULT, logs::LOGS, pci::PCI_DEVICES];
+pub const COLLECTORS: &[Collector] =
+    &[collectors::DEFAULT, logs::LOGS, pci::PCI_DEVICES, numa::NUMA_TOPOLOGY, usb::USB_DEVICES];
 
 /// What an inspection found.
 #[derive(Debug)]

@@ -5,5 +5,7 @@ pub mod cpu;
 pub mod disks;
 pub mod memory;
 pub mod nics;
+pub mod numa;
 pub mod pci;
 pub mod system;
+pub mod usb;

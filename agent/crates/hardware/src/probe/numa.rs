@@ -1,0 +1,137 @@
+//! NUMA nodes as the `numa-topology` collector sends them (inspection section 3.3).
+
+use std::collections::BTreeMap;
+
+use ferric_sys::{Root, attr};
+use serde::Serialize;
+
+use super::{memory, nics};
+
+/// What belongs to which NUMA node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct NumaTopology {
+    /// Memory of each node.
+    pub ram: Vec<NumaMemory>,
+    /// Cores.
+    pub cpus: Vec<NumaCore>,
+    /// Network interfaces.
+    pub nics: Vec<NumaNic>,
+}
+
+/// Memory of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NumaMemory {
+    /// Node.
+    pub numa_node: u32,
+    /// KiB.
+    pub size_kb: u64,
+}
+
+/// A core with its threads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NumaCore {
+    /// Number of the core within its socket.
+    pub cpu: u32,
+    /// Node.
+    pub numa_node: u32,
+    /// Logical processors of the core.
+    pub thread_siblings: Vec<u32>,
+}
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct NumaNic {
+    /// Kernel name.
+    pub name: String,
+    /// Node; -1 when the interface belongs to none.
+    pub numa_node: i32,
+}
+
+/// Topology of the machine, or `None` when the kernel does not tell of any node with memory. Processors that are
+/// offline and interfaces that do not say where they are are left out (pitfall G5).
+pub fn topology(root: &Root) -> Option<NumaTopology> {
+    let base = root.path("sys/devices/system/node");
+    let mut found = NumaTopology::default();
+    for (number, name) in numbered(&attr::list(&base), "node") {
+        let dir = base.join(&name);
+        let meminfo = attr::read_trimmed(&dir.join("meminfo")).ok()?;
+        let size_kb = memory::meminfo_bytes(&meminfo, "MemTotal")? / 1024;
+        found.ram.push(NumaMemory { numa_node: number, size_kb });
+        let mut cores: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (cpu, name) in numbered(&attr::list(&dir), "cpu") {
+            let core = attr::read_u64(&dir.join(name).join("topology/core_id")).ok();
+            if let Some(core) = core.and_then(|core| u32::try_from(core).ok()) {
+                cores.entry(core).or_default().push(cpu);
+            }
+        }
+        let core = |(cpu, thread_siblings)| NumaCore { cpu, numa_node: number, thread_siblings };
+        found.cpus.extend(cores.into_iter().map(core));
+    }
+    for name in nics::names(root) {
+        let path = root.path("sys/class/net").join(&name).join("device/numa_node");
+        if let Some(numa_node) = attr::read_optional(&path).and_then(|text| text.parse().ok()) {
+            found.nics.push(NumaNic { name, numa_node });
+        }
+    }
+    (!found.ram.is_empty()).then_some(found)
+}
+
+/// Names that are a prefix and a number, by number.
+fn numbered(names: &[String], prefix: &str) -> Vec<(u32, String)> {
+    let number = |name: &String| Some((name.strip_prefix(prefix)?.parse().ok()?, name.clone()));
+    let mut found: Vec<_> = names.iter().filter_map(number).collect();
+    found.sort();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferric_sys::testing::machine::MachineTree;
+    use serde_json::json;
+
+    #[test]
+    fn cores_threads_memory_and_nics_are_told_by_node() {
+        let tree = MachineTree::new().unwrap();
+        for node in 0..2 {
+            let dir = format!("sys/devices/system/node/node{node}");
+            tree.file(
+                &format!("{dir}/meminfo"),
+                &format!("Node {node} MemTotal:       1024 kB\nNode {node} MemFree: 1 kB"),
+            )
+            .unwrap();
+            for cpu in [node, node + 2, node + 10] {
+                tree.file(&format!("{dir}/cpu{cpu}/topology/core_id"), if cpu < 10 { "0" } else { "1" }).unwrap();
+            }
+            // Offline: no topology.
+            tree.file(&format!("{dir}/cpu{}/online", node + 20), "0").unwrap();
+        }
+        for (name, node) in [("eth0", Some("1")), ("eth1", Some("-1")), ("eth2", None)] {
+            tree.file(&format!("sys/class/net/{name}/device/vendor"), "0x8086").unwrap();
+            if let Some(node) = node {
+                tree.file(&format!("sys/class/net/{name}/device/numa_node"), node).unwrap();
+            }
+        }
+        assert_eq!(
+            serde_json::to_value(topology(&tree.root()).unwrap()).unwrap(),
+            json!({
+                "ram": [{"numa_node": 0, "size_kb": 1024}, {"numa_node": 1, "size_kb": 1024}],
+                "cpus": [
+                    {"cpu": 0, "numa_node": 0, "thread_siblings": [0, 2]},
+                    {"cpu": 1, "numa_node": 0, "thread_siblings": [10]},
+                    {"cpu": 0, "numa_node": 1, "thread_siblings": [1, 3]},
+                    {"cpu": 1, "numa_node": 1, "thread_siblings": [11]},
+                ],
+                "nics": [{"name": "eth0", "numa_node": 1}, {"name": "eth1", "numa_node": -1}],
+            })
+        );
+    }
+
+    #[test]
+    fn a_kernel_without_nodes_or_with_malformed_ones_tells_nothing() {
+        let tree = MachineTree::new().unwrap();
+        assert_eq!(topology(&tree.root()), None);
+        tree.file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: much").unwrap();
+        assert_eq!(topology(&tree.root()), None);
+    }
+}
