@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::http::error::explained;
 use crate::http::{HttpError, Url, UrlError};
 
 /// A failed call to the conductor.
@@ -70,6 +71,11 @@ impl ConductorError {
     /// Whether the node is locked by another operation of the conductor, which passes.
     pub fn is_conflict(&self) -> bool {
         self.status() == Some(StatusCode::CONFLICT)
+    }
+
+    /// The error with its causes and the hint, as one line for the console.
+    pub fn explain(&self) -> String {
+        explained(self, self.hint())
     }
 
     /// What it means and what can be done, in words for the console.

@@ -188,9 +188,8 @@ fn report(result: &Result<(), ConductorError>, schedule: &Schedule, status: &wat
         Ok(()) if before.failures_in_row > 0 => tracing::info!("the conductor accepts heartbeats again"),
         Ok(()) => tracing::debug!("heartbeat accepted; next in {next:.0} s"),
         Err(error) => {
-            let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
             let count = before.failures_in_row + 1;
-            tracing::warn!("{}{hint}; failure {count} in a row, next try in {next:.0} s", chain(error));
+            tracing::warn!("{}; failure {count} in a row, next try in {next:.0} s", error.explain());
         }
     }
     status.send_modify(|status| match result {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use ferric_types::error::chain;
 use http::StatusCode;
 use serde::Deserialize;
 
@@ -101,7 +100,7 @@ pub(super) async fn post_with_pauses(
                 format!("{url}: Error {}: {text}", status.as_u16())
             }
             Err(error) if !error.is_connection() => return Err(InspectionError::NoAnswer(error)),
-            Err(error) => with_hint(&error),
+            Err(error) => error.explain(),
         };
         if tries >= backoff::INSPECTION_TRIES {
             return Err(InspectionError::Unavailable { tries, last: failure });
@@ -127,7 +126,7 @@ async fn attempt(
     for url in earlier {
         match post_once(client, url, request_id, document).await {
             Err(error) if error.is_connection() => {
-                tracing::warn!("posting inspection data: {}; trying the next URL", with_hint(&error));
+                tracing::warn!("posting inspection data: {}; trying the next URL", error.explain());
             }
             result => return result,
         }
@@ -143,11 +142,6 @@ async fn post_once(
 ) -> Result<Answer, HttpError> {
     let request = json_headers(Request::post(url.clone(), document.clone()), request_id)?;
     Answer::read(url, client.send(request).await?).await
-}
-
-fn with_hint(error: &HttpError) -> String {
-    let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
-    format!("{}{hint}", chain(error))
 }
 
 fn node_uuid(answer: &Answer) -> Option<String> {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use ferric_types::error::chain;
 use ferric_types::lookup::LookupAnswer;
 use tokio::time::Instant;
 
@@ -70,10 +69,9 @@ where
             pause += backoff::conflict_pause(conflicts);
         }
         let pause = pause.min(limits.timeout.saturating_sub(waited));
-        let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
         tracing::warn!(
-            "{}{hint}; next try in {:.0} s, giving up in {} s",
-            chain(&error),
+            "{}; next try in {:.0} s, giving up in {} s",
+            error.explain(),
             pause.as_secs_f64().ceil(),
             limits.timeout.saturating_sub(waited).as_secs()
         );

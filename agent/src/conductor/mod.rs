@@ -186,8 +186,7 @@ impl Conductor {
                 version
             }
             Err(error) => {
-                let error = ferric_types::error::chain(&error);
-                tracing::warn!("{error}; assuming {}", ApiVersion::FALLBACK);
+                tracing::warn!("{}; assuming version {}", error.explain(), ApiVersion::FALLBACK);
                 ApiVersion::FALLBACK
             }
         }
@@ -274,16 +273,15 @@ impl Conductor {
     ) -> Result<Answer, ConductorError> {
         let urls = lock(&self.urls).clone();
         let mut last = None;
-        for (index, root) in urls.iter().enumerate() {
+        for root in &urls {
             if let Some(error) = last.take() {
                 let error: HttpError = error;
-                let hint = error.hint().map_or(String::new(), |hint| format!(" ({hint})"));
-                tracing::warn!("{what}: {}{hint}; trying {root}", ferric_types::error::chain(&error));
+                tracing::warn!("{what}: {}; trying {root}", error.explain());
             }
             let sent = async { Answer::read(root, self.client.send(build(root)?).await?).await };
             match sent.await {
                 Ok(answer) => {
-                    lock(&self.urls).rotate_left(index);
+                    self.put_first(root);
                     if let Some(date) = answer.date {
                         *lock(&self.date) = Some(ServerDate { date, received: Instant::now() });
                     }
@@ -292,7 +290,15 @@ impl Conductor {
                 Err(error) => last = Some(error),
             }
         }
+        // The caller says what the last URL's problem is.
         Err(last.map_or(ConductorError::NoUrl, |source| ConductorError::Unreachable { what, source }))
+    }
+
+    fn put_first(&self, root: &Url) {
+        let mut urls = lock(&self.urls);
+        // Another call may have moved it meanwhile.
+        let at = urls.iter().position(|url| url == root).unwrap_or(0);
+        urls.rotate_left(at);
     }
 }
 

@@ -188,6 +188,11 @@ impl HttpError {
         }
     }
 
+    /// The error with its causes and the hint, as one line for the console.
+    pub fn explain(&self) -> String {
+        explained(self, self.hint())
+    }
+
     fn certificate(&self) -> Option<&rustls::CertificateError> {
         let Self::Tls { source, .. } = self else { return None };
         match source.get_ref()?.downcast_ref::<rustls::Error>()? {
@@ -195,4 +200,10 @@ impl HttpError {
             _ => None,
         }
     }
+}
+
+/// An error with its causes, and a hint in brackets.
+pub(crate) fn explained(error: &dyn std::error::Error, hint: Option<&str>) -> String {
+    let text = ferric_types::error::chain(error);
+    hint.map_or(text.clone(), |hint| format!("{text} ({hint})"))
 }

@@ -150,6 +150,23 @@ async fn bodies_and_headers_have_limits() {
 }
 
 #[tokio::test]
+async fn old_and_closing_servers_are_understood() {
+    let answers: [&[u8]; 4] = [
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+    ];
+    for bytes in answers {
+        let server = Server::start(|_, _| Reply::raw(bytes, Then::Close)).await;
+        let client = plain();
+        for _ in 0..2 {
+            assert_eq!(body(&client, get(&server.url("/"))).await.1, "hello", "{}", bytes.escape_ascii());
+        }
+    }
+}
+
+#[tokio::test]
 async fn plain_requests_go_through_a_proxy_in_absolute_form() {
     let proxy = Server::start(|_, _| Reply::new(200, "", b"proxied")).await;
     let map = BTreeMap::from([("http".to_owned(), proxy.url("").replace("://", "://puser:ppass@"))]);

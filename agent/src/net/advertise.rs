@@ -148,7 +148,7 @@ async fn from_routes(client: &Client, urls: &[Url], attempts: u32) -> Result<IpA
     for (url, result) in urls.iter().zip(probes) {
         match result {
             Err(error) => {
-                tracing::warn!("{url} is not reachable: {}", chain(&error));
+                tracing::warn!("{url} is not reachable: {}", error.explain());
                 failure = Some(error);
             }
             Ok(destinations) => {
