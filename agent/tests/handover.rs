@@ -1,6 +1,6 @@
 //! A worker that is killed while it saves its state, again and again.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module")]
+#![allow(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test is all test")]
 #![allow(clippy::disallowed_methods, reason = "the test starts a worker as PID 1 does")]
 
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! PID 1's supervisor against real processes. One test only: it collects every child of the process it runs in.
 
-#![allow(clippy::tests_outside_test_module, reason = "an integration test is a test module")]
+#![allow(clippy::tests_outside_test_module, clippy::unwrap_used, reason = "an integration test is all test")]
 
 use std::time::{Duration, Instant};
 

@@ -23,7 +23,7 @@ impl PacketSocket {
     #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
     pub fn open(interface_index: u32, udp_port: u16) -> io::Result<Self> {
         let index = libc::c_int::try_from(interface_index)
-            .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "no interface has such an index"))?;
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: socket takes numbers only; the descriptor is new and owned by nobody. With protocol 0 it receives
         // nothing until it is bound, by when the filter is in place.
