@@ -3,7 +3,6 @@
 //! The tree of devices is the `blockdev` crate's, whose rules and order are those of `lsblk`. What identifies a disk
 //! is in `identity` and `vpd`, its bus in `transport`, its names in [`links`](links()), its paths in `multipath`.
 
-mod dev_disk;
 mod identity;
 mod links;
 mod multipath;
@@ -17,7 +16,6 @@ use blockdev::DeviceType;
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::BlockDevice;
 
-pub use dev_disk::update_links;
 pub use links::{content_links, links};
 use multipath::PathState;
 use sysfs::Chain;
