@@ -192,7 +192,11 @@ impl Client {
         for _ in 0..=MAX_REDIRECTS {
             let answer = self.exchange(&hop, proxies, verify).await?;
             let Some(following) = redirect::next(&hop, answer.status, &answer.headers)? else { return Ok(answer) };
-            tracing::debug!("{} redirects to {}", hop.url, following.url);
+            if (hop.url.scheme(), following.url.scheme()) == (Scheme::Https, Scheme::Http) {
+                tracing::warn!("{} redirects from TLS to plain HTTP: {}", hop.url, following.url);
+            } else {
+                tracing::debug!("{} redirects to {}", hop.url, following.url);
+            }
             answer.finish(REDIRECT_BODY_BYTES).await;
             hop = following;
         }

@@ -167,6 +167,18 @@ impl Url {
         Some((decode(user), decode(password)))
     }
 
+    /// Everything in the URL that may be secret, as it may turn up in a text of the server: values of the query and
+    /// the password, each as given and percent-decoded.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let query = self.target().split_once('?').map_or("", |(_, query)| query);
+        let values = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value.to_owned());
+        let decoded = |text: &String| percent_decode_str(text).decode_utf8_lossy().into_owned();
+        let mut secrets: Vec<String> = values.collect();
+        secrets.extend(secrets.iter().map(decoded).collect::<Vec<_>>());
+        secrets.extend(self.credentials().map(|(_, password)| password.expose().clone()));
+        secrets
+    }
+
     /// This URL, with the credentials of another one when it has none of its own.
     pub(super) fn or_credentials_of(self, other: &Self) -> Self {
         if self.0.userinfo.is_some() {

@@ -17,8 +17,8 @@ const PROGRESS_BYTES: u64 = 1024 * 1024;
 /// Longest pause a server can ask for with `Retry-After`.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(120);
 
-/// Start of an error page that is shown, in bytes.
-const BODY_START_BYTES: usize = 300;
+/// Start of an error page that is shown, in characters.
+const BODY_START_CHARS: usize = 300;
 
 /// What went wrong with one try.
 #[derive(Debug, thiserror::Error)]
@@ -123,7 +123,9 @@ impl Failure {
             .header(RETRY_AFTER)
             .and_then(|value| value.parse().ok())
             .map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
-        let body = response.text_start(BODY_START_BYTES).await.split_whitespace().collect::<Vec<_>>().join(" ");
+        // More is read than shown, so that a secret cut in two at the end is recognised all the same.
+        let body = target.scrub(&response.text_start(4 * BODY_START_CHARS).await);
+        let body = body.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(BODY_START_CHARS).collect();
         let cause = DownloadError::Status { url: target.shown().to_owned(), status, expected, body };
         if super::answer::is_temporary(status) {
             Self::Temporary { cause, pause }

@@ -16,6 +16,9 @@ use super::body::{self, Transfer};
 use super::retry::{Attempts, Deadline, DownloadError, Failure};
 use crate::http::{Client, HttpError, Proxies, Request, Response, Url};
 
+/// Shortest value of a query that is taken for a secret.
+const MIN_SECRET_BYTES: usize = 6;
+
 /// A file and how to ask for it.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
@@ -49,6 +52,18 @@ impl Target {
 
     pub(super) fn shown(&self) -> &str {
         &self.shown
+    }
+
+    /// A text of the server with everything replaced that was secret in the request: error pages of object stores
+    /// quote signatures.
+    pub(super) fn scrub(&self, text: &str) -> String {
+        let mut secrets = self.url.secrets();
+        let authorization = self.authorization.as_ref().map(|value| value.expose().as_str());
+        secrets.extend(authorization.and_then(|value| value.split_whitespace().last()).map(str::to_owned));
+        // Short values are words such as `1` or `GET` and no secrets.
+        secrets.retain(|secret| secret.len() >= MIN_SECRET_BYTES);
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"))
     }
 
     pub(super) fn fatal(&self, cause: DownloadError) -> SourceError {

@@ -204,6 +204,21 @@ fn client_errors_are_final_at_once() {
 }
 
 #[test]
+fn error_pages_that_quote_the_request_do_not_betray_it() {
+    let bench = Bench::new(|seen, _| {
+        let page = format!("{} {} secret-key hunter2secret", seen.line, seen.header("authorization").unwrap());
+        Reply::new(403, "", page.as_bytes())
+    });
+    let request = FetchRequest {
+        url: bench.server.url("/image?temp_url_sig=0123abcd&key=secret%2Dkey&n=1"),
+        authorization: Some(Secret::new("Bearer hunter2secret".into())),
+        ..FetchRequest::default()
+    };
+    let text = chain(&bench.downloader.get(&request, 10).unwrap_err());
+    assert!(text.contains("GET /image?temp_url_sig=***&key=***&n=1 HTTP/1.1 Bearer *** *** ***"), "{text}");
+}
+
+#[test]
 fn temporary_errors_are_tried_again_until_the_tries_are_used_up() {
     for status in [500, 502, 503, 429, 408] {
         let bench = Bench::new(move |_, n| match n {
