@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 /// What the deployed system says on its console (see [`crate::os_image`]).
 const SYSTEM_UP: &str = "FERRIC-DEMO-OS up:";
 const CONFIGDRIVE_SEEN: &str = "FERRIC-DEMO-OS configdrive hostname=";
+/// What OVMF says when it starts a boot entry.
+const BOOT_ENTRY: &str = "BdsDxe: starting Boot";
 const USER_DATA_SEEN: &str = "FERRIC-DEMO-OS user_data:";
 /// From power on to the system's first words, under KVM.
 const OS_BOOT_LIMIT: Duration = Duration::from_secs(40);
@@ -78,6 +80,13 @@ fn live(
     ));
 
     display.stage("boot from its own disk", || {
+        if options.firmware == FirmwareKind::Uefi {
+            let entry = session.boot_from_disk(BOOT_ENTRY, OS_BOOT_LIMIT)?;
+            let entry = entry.split_once(BOOT_ENTRY).map_or(entry.as_str(), |(_, rest)| rest);
+            display.line(&format!("   firmware: {BOOT_ENTRY}{}", entry.trim()));
+            // Entries that the firmware makes up for itself name the whole disk, the agent's names a partition and a file.
+            ensure!(entry.contains("HD("), "the firmware did not start the entry that the agent made");
+        }
         let up = session.boot_from_disk(SYSTEM_UP, OS_BOOT_LIMIT)?;
         display.line(&format!("   console: {}", up.trim()));
         let seen = session.boot_from_disk(CONFIGDRIVE_SEEN, OS_BOOT_LIMIT)?;

@@ -59,7 +59,7 @@ impl Session {
         let uuid = node.uuid.clone();
         let tls_names = options.https.then(|| vec![HOST_ADDRESS.to_owned(), "127.0.0.1".to_owned()]);
         // Shorter than the default, so that an agent that looks itself up at once is not sent away for five seconds.
-        let settings = Settings { inspection_hooks: Duration::from_millis(50), ..Settings::default() };
+        let settings = Settings { inspection_hooks: Duration::ZERO, ..Settings::default() };
         let config = ConductorConfig { nodes: vec![node], tls_names, settings, ..ConductorConfig::default() };
         let conductor = Arc::new(Conductor::start(config)?);
         let images = ImageServer::start()?;
