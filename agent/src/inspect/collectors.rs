@@ -1,5 +1,8 @@
 //! The `default` collector: the inventory and what Ironic's hooks read beside it.
 
+use std::time::Duration;
+
+use ferric_hardware::probe::disks;
 use ferric_hardware::root_device;
 use serde_json::{Map, Value, json};
 
@@ -8,6 +11,9 @@ use crate::app::App;
 
 /// The collector.
 pub const DEFAULT: Collector = Collector { name: "default", collect };
+
+/// Longest wait for USB storage, such as a BMC's virtual disks; the kernel itself takes a second over each.
+const USB_WAIT: Duration = Duration::from_secs(5);
 
 fn collect(app: &App, body: &mut Map<String, Value>) -> Result<(), CollectError> {
     // The disk that would be chosen without hints, once the drivers have found it; a machine may have none.
@@ -18,6 +24,7 @@ fn collect(app: &App, body: &mut Map<String, Value>) -> Result<(), CollectError>
             None
         }
     };
+    disks::settle(&app.machine.root, USB_WAIT);
     let inventory = app.probe();
     let boot_interface = inventory.boot.pxe_interface.clone();
     body.insert("inventory".to_owned(), serde_json::to_value(&inventory)?);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use ferric_disk::wipe;
 use ferric_sys::block_dev::{Access, BlockDev, BlockDevError};
@@ -15,12 +16,16 @@ use crate::guard;
 use crate::probe::disks::{self, Disk};
 use crate::root_device;
 
+/// Longest wait for disks that the kernel is still scanning.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 /// Signature of a member of an md array.
 const RAID_MEMBER: &str = "linux_raid_member";
 
 /// Disks that may be erased: all but those on the skip list. Every one of them has passed the check for protected file
 /// systems, so that nothing is erased when any is refused.
 pub(super) fn checked_disks(context: &StepContext<'_>) -> Result<Vec<Disk>, CommandError> {
+    // A disk that is not seen yet would keep its data without anybody knowing.
+    disks::settle(&context.machine.root, SETTLE_LIMIT);
     let disks = root_device::usable_disks(context.registry, context.machine, context.settings, context.node)?;
     for disk in &disks {
         guard::check(context.machine, context.settings, context.node, disk)?;

@@ -66,7 +66,7 @@ pub(super) struct Hctl {
 }
 
 impl Hctl {
-    fn parse(name: &str) -> Option<Self> {
+    pub(super) fn parse(name: &str) -> Option<Self> {
         let mut parts = name.split(':');
         let mut next = || parts.next().filter(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
         let address = Self {
