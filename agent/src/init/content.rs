@@ -5,7 +5,12 @@ pub(super) const HEAD_BYTES: usize = 68 * 1024;
 
 /// Label and UUID as `blkid` shows them; `None` for what is not there or not known.
 pub(super) fn identify(head: &[u8]) -> (Option<String>, Option<String>) {
-    ext(head).or_else(|| xfs(head)).or_else(|| fat(head)).or_else(|| iso(head)).or_else(|| swap(head)).unwrap_or_default()
+    ext(head)
+        .or_else(|| xfs(head))
+        .or_else(|| fat(head))
+        .or_else(|| iso(head))
+        .or_else(|| swap(head))
+        .unwrap_or_default()
 }
 
 type Identity = (Option<String>, Option<String>);
@@ -61,7 +66,10 @@ fn iso(head: &[u8]) -> Option<Identity> {
     let time = time.map(|time| String::from_utf8_lossy(time).into_owned());
     let parts = time.and_then(|time| {
         let part = |from: usize, to: usize| time.get(from..to).map(str::to_owned);
-        Some([part(0, 4)?, part(4, 6)?, part(6, 8)?, part(8, 10)?, part(10, 12)?, part(12, 14)?, part(14, 16)?].join("-"))
+        Some(
+            [part(0, 4)?, part(4, 6)?, part(6, 8)?, part(8, 10)?, part(10, 12)?, part(12, 14)?, part(14, 16)?]
+                .join("-"),
+        )
     });
     Some((text(at(head, 32_808, 32)?), parts))
 }
@@ -95,9 +103,21 @@ mod tests {
         let cases = [
             (head(&[(1080, &[0x53, 0xef]), (1128, &UUID), (1144, b"root\0junk")]), some("root"), some(UUID_TEXT)),
             (head(&[(0, b"XFSB"), (32, &UUID)]), None, some(UUID_TEXT)),
-            (head(&[(510, &[0x55, 0xaa]), (82, b"FAT32   "), (67, &[0x78, 0x56, 0x34, 0x12]), (71, b"ESP        ")]), some("ESP"), some("1234-5678")),
-            (head(&[(510, &[0x55, 0xaa]), (54, b"FAT16   "), (39, &[1, 0, 0, 0xab]), (43, b"NO NAME    ")]), None, some("AB00-0001")),
-            (head(&[(32_769, b"CD001"), (32_808, b"config-2        "), (33_581, b"2026113014410700")]), some("config-2"), some("2026-11-30-14-41-07-00")),
+            (
+                head(&[(510, &[0x55, 0xaa]), (82, b"FAT32   "), (67, &[0x78, 0x56, 0x34, 0x12]), (71, b"ESP        ")]),
+                some("ESP"),
+                some("1234-5678"),
+            ),
+            (
+                head(&[(510, &[0x55, 0xaa]), (54, b"FAT16   "), (39, &[1, 0, 0, 0xab]), (43, b"NO NAME    ")]),
+                None,
+                some("AB00-0001"),
+            ),
+            (
+                head(&[(32_769, b"CD001"), (32_808, b"config-2        "), (33_581, b"2026113014410700")]),
+                some("config-2"),
+                some("2026-11-30-14-41-07-00"),
+            ),
             (head(&[(4086, b"SWAPSPACE2"), (1036, &UUID)]), None, some(UUID_TEXT)),
             (head(&[(510, &[0x55, 0xaa])]), None, None),
             (head(&[]), None, None),

@@ -38,23 +38,15 @@ const KERNEL_CONSOLE_LEVEL: &str = "4 4 1 7";
 
 /// Runs as PID 1, for as long as the machine does.
 pub fn run() -> ! {
+    // Before any other thread exists: a thread that does not block them would be ended by them, and PID 1 with it.
+    let signals = block_signals();
     mounts::mount_all();
     let root = Root::host();
     quiet_kernel(&root);
     let ring = start_logs(&root);
     hook_panics();
-    info!(
-        "ferric {} on Linux {}",
-        env!("CARGO_PKG_VERSION"),
-        attr::read_trimmed(&root.path("proc/sys/kernel/osrelease")).unwrap_or_default()
-    );
-    let signals = loop {
-        // Before any thread that must not take them is started.
-        match SignalFd::new(SIGNALS) {
-            Ok(signals) => break signals,
-            Err(error) => pause_after("blocking signals", &error),
-        }
-    };
+    let release = attr::read_trimmed(&root.path("proc/sys/kernel/osrelease")).unwrap_or_default();
+    info!("ferric {} on Linux {release}", crate::VERSION);
     prepare(&root);
     let program = Program { path: "/proc/self/exe".into(), args: vec!["run".to_owned()] };
     let mut supervisor = Supervisor::new(program, signals, ring);
@@ -68,9 +60,14 @@ pub fn run() -> ! {
     }
 }
 
-fn pause_after(what: &str, error: &dyn std::error::Error) {
-    error!("{what}: {error}");
-    std::thread::sleep(Duration::from_secs(1));
+/// There is no log yet to complain to; without signals PID 1 would not hear of its children.
+fn block_signals() -> SignalFd {
+    loop {
+        match SignalFd::new(SIGNALS) {
+            Ok(signals) => return signals,
+            Err(_) => std::thread::sleep(Duration::from_secs(1)),
+        }
+    }
 }
 
 /// The log ring must exist before the first line; the worker inherits it.
@@ -127,7 +124,6 @@ fn prepare(root: &Root) {
     if let Err(error) = rustix::system::sethostname(b"ferric") {
         debug!("setting the host name: {error}");
     }
-    // The descriptors 0 to 2 may be missing or a console that blocks; /dev/null never does.
     if let Err(error) = fs::create_dir_all("/run/ironic-python-agent") {
         debug!("creating /run/ironic-python-agent: {error}");
     }
@@ -150,6 +146,8 @@ pub fn begin_worker() {
         if let Err(error) = attr::write(&Root::host().path("proc/self/oom_score_adj"), "0") {
             debug!("{}", ferric_types::error::chain(&error));
         }
+        // It was started as /proc/self/exe; lists of processes shall have a name for it.
+        let _unnamed = rustix::thread::set_name(c"ferric-agent");
         devlinks::spawn(Root::host());
     }
     link::listen();

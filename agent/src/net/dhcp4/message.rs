@@ -266,7 +266,7 @@ fn routes(message: &Message) -> Vec<Route> {
 fn search(message: &Message) -> Vec<String> {
     let mut domains = Vec::new();
     if let Some(DhcpOption::DomainSearch(names)) = message.opts().get(OptionCode::DomainSearch) {
-        domains.extend(names.iter().filter_map(|name| host_name(name.to_utf8().trim_end_matches('.'))));
+        domains.extend(names.iter().filter_map(|name| host_name(name.to_ascii().trim_end_matches('.'))));
     }
     if domains.is_empty()
         && let Some(DhcpOption::DomainName(names)) = message.opts().get(OptionCode::DomainName)
