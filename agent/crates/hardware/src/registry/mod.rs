@@ -4,6 +4,7 @@ mod inventory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use ferric_types::error::{CommandError, ErrorClass};
 use ferric_types::step::{StepInfo, StepKind};
@@ -27,6 +28,7 @@ struct Entry {
 pub struct Registry {
     entries: Vec<Entry>,
     bmc: OnceLock<BmcAddresses>,
+    began: Instant,
 }
 
 impl Registry {
@@ -51,7 +53,12 @@ impl Registry {
         for entry in &entries {
             tracing::info!(manager = entry.manager.name(), support = ?entry.support, "hardware manager in use");
         }
-        Ok(Self { entries, bmc: OnceLock::new() })
+        Ok(Self { entries, bmc: OnceLock::new(), began: Instant::now() })
+    }
+
+    /// When this was made: about when the machine's drivers were asked for.
+    pub const fn began(&self) -> Instant {
+        self.began
     }
 
     /// Lets every manager prepare its hardware, best first. A manager that fails stays in use: the machine should

@@ -95,9 +95,10 @@ fn not_found(details: String) -> CommandError {
     CommandError::new(ErrorClass::DeviceNotFound, details)
 }
 
-/// Waits until the root device is there, for as long as `disk_wait_attempts` looks `disk_wait_delay` apart would take;
-/// looks are made more often than that, so that a disk that comes up is used at once. `node` brings the hints; without
-/// it any disk of 4 GiB will do.
+/// Waits until the root device is there, for as long as `disk_wait_attempts` looks `disk_wait_delay` apart would take,
+/// counted from when the agent started looking at the hardware: a disk that has not come up by then will not do so for
+/// the asking. Looks are made more often than that, so that a disk is used as soon as it is there. `node` brings the
+/// hints; without it any disk of 4 GiB will do.
 ///
 /// # Errors
 /// `DeviceNotFound` when the time is over; other errors of [`select`] at once. At start-up the caller only logs it.
@@ -112,7 +113,7 @@ pub fn wait(
     let limit = settings.disk_wait_delay.saturating_mul(settings.disk_wait_attempts.saturating_sub(1));
     // Hints that do not validate will not do so later either.
     let hopeless = node.root_device_hints().is_some_and(|hints| RootDeviceHints::parse(hints).is_err());
-    let deadline = if hopeless { Instant::now() } else { Instant::now() + limit };
+    let deadline = if hopeless { Instant::now() } else { registry.began() + limit };
     let mut said = false;
     loop {
         match select(registry, machine, settings, node) {
