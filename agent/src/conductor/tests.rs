@@ -277,7 +277,7 @@ fn inspecting() -> (stand_in::Conductor, String, String) {
 }
 
 async fn post(urls: &[String], document: Bytes) -> Result<Option<String>, InspectionError> {
-    let client = client(TlsOptions::default()).with_timeout(Duration::from_millis(500));
+    let client = client(TlsOptions::default()).with_timeout(Duration::from_millis(1500));
     post_with_pauses(&client, urls, Some("req-1"), document, |_| Duration::ZERO).await
 }
 
@@ -313,7 +313,7 @@ async fn inspection_posts_are_repeated_only_when_that_can_help() {
     assert!(error.goes_on() && error.to_string().contains("Schema error"), "{error}");
     assert_eq!(ironic.requests().len(), 1);
 
-    ironic.script(Endpoint::Inspection, [Fault::Hang(Duration::from_secs(3))]);
+    ironic.script(Endpoint::Inspection, [Fault::Hang(Duration::from_secs(5))]);
     let error = post(&[url], inventory()).await.unwrap_err();
     assert!(matches!(error, InspectionError::NoAnswer(_)) && !error.goes_on(), "{error:?}");
     assert_eq!(ironic.requests().len(), 2, "a server that stays silent may have the data");

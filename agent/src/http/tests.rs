@@ -107,12 +107,12 @@ async fn redirects_to_other_schemes_are_refused() {
 #[tokio::test]
 async fn a_silent_server_is_given_up_after_the_limit() {
     let server = Server::start(|_, _| Reply::raw(b"", Then::Hang)).await;
-    let client = plain().with_timeout(Duration::from_millis(200));
+    let client = plain().with_timeout(Duration::from_secs(1));
     let begun = Instant::now();
     let error = client.send(get(&server.url("/x?sig=secret"))).await.unwrap_err();
     assert!(matches!(error, HttpError::AnswerTimeout { .. }) && !error.is_connection(), "{error:?}");
     assert!(!error.to_string().contains("secret"), "{error}");
-    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert!(begun.elapsed() < Duration::from_secs(4));
     let server = Server::start(|_, _| Reply::raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc", Then::Hang)).await;
     let error = client.send(get(&server.url("/"))).await.unwrap().bytes(100).await.unwrap_err();
     assert!(matches!(error, HttpError::BodyTimeout { .. }), "{error:?}");
