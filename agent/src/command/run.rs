@@ -38,7 +38,7 @@ pub async fn execute(
             Mode::Sync => return run_sync(app, &entry, name, params).await,
             Mode::Async => match start_async(app, &entry, params)? {
                 Started::Running(id) => id,
-                Started::Refused(record) => return Ok(record),
+                Started::Refused(record) => return Ok(*record),
             },
         }
     };
@@ -72,7 +72,7 @@ async fn run_sync(
 
 enum Started {
     Running(String),
-    Refused(CommandRecord),
+    Refused(Box<CommandRecord>),
 }
 
 fn start_async(app: &Arc<App>, entry: &CommandEntry, params: Map<String, Value>) -> Result<Started, CommandError> {
@@ -82,7 +82,7 @@ fn start_async(app: &Arc<App>, entry: &CommandEntry, params: Map<String, Value>)
         Err(error) if error.class.is_invalid_content() => return Err(error),
         Err(error) => {
             error!(command = entry.name, %error, "command refused");
-            return Ok(Started::Refused(app.store.add_finished(entry.name, Err(error))));
+            return Ok(Started::Refused(Box::new(app.store.add_finished(entry.name, Err(error)))));
         }
     };
     let id = app.store.begin(entry.name, context.progress.clone());
