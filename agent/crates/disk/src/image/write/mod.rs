@@ -269,4 +269,6 @@ fn clusters(header: &Header) -> Clusters {
 }
 
 #[cfg(test)]
+mod hostile;
+#[cfg(test)]
 mod tests;

@@ -1,0 +1,81 @@
+//! Writes an image file to a disk or a file as the agent would, and says how long it took and how much memory it needed.
+//!
+//! `image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME]`; used to compare with `dd` and
+//! `qemu-img convert` on the same machine.
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use ferric_disk::image::checksum::{Algorithm, Checksum};
+use ferric_disk::image::source::{ImageSource, SourceError};
+use ferric_disk::image::{Format, ImageError, ImageSpec, write_image};
+use ferric_sys::block_dev::{Access, BlockDev};
+use ferric_types::Progress;
+
+/// A local file in place of a server.
+struct FileSource {
+    file: File,
+    size_bytes: u64,
+    has_ranges: bool,
+}
+
+impl ImageSource for FileSource {
+    fn size_bytes(&self) -> Option<u64> {
+        Some(self.size_bytes)
+    }
+
+    fn has_ranges(&self) -> bool {
+        self.has_ranges
+    }
+
+    fn stream(&mut self, offset: u64) -> Result<Box<dyn Read + Send + '_>, SourceError> {
+        self.file.seek(SeekFrom::Start(offset)).map_err(failed)?;
+        Ok(Box::new(&self.file))
+    }
+
+    fn read_exact_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        self.file.read_exact_at(buf, offset).map_err(failed)
+    }
+}
+
+fn failed(source: std::io::Error) -> SourceError {
+    SourceError::Failed { url: "file".to_owned(), tries: 1, source: source.into() }
+}
+
+fn main() -> anyhow::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [image, target, options @ ..] = args.as_slice() else {
+        bail!("usage: image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME]");
+    };
+    let option = |name: &str| options.iter().skip_while(|arg| *arg != name).nth(1).cloned();
+    let algorithm = option("--algorithm").unwrap_or_else(|| "sha256".to_owned());
+    let algorithm = Algorithm::from_name(&algorithm).context("unknown hash function")?;
+    let file = File::open(image).with_context(|| format!("opening {image}"))?;
+    let size_bytes = file.metadata()?.len();
+    let has_ranges = !options.iter().any(|arg| arg == "--in-order");
+    let mut source = FileSource { file, size_bytes, has_ranges };
+    let device = BlockDev::open(target, Access::Exclusive)?;
+    // The digest is not known; comparing it is the last step, so that a mismatch with this one is a success.
+    let spec = ImageSpec {
+        id: image.clone(),
+        disk_format: option("--format"),
+        checksum: Checksum { algorithm, hex: "unknown".to_owned() },
+        permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2],
+        deep_inspection: true,
+    };
+    let began = Instant::now();
+    match write_image(&mut source, &spec, &device, &Progress::new()) {
+        Err(ImageError::Checksum { actual, .. }) => println!("{actual}"),
+        Err(error) => return Err(error.into()),
+        Ok(_) => bail!("an unknown digest matched"),
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let peak = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
+    println!("{seconds:.2} s, {peak}");
+    Ok(())
+}
