@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ferric_disk::image::deploy::{RetryPolicy, ServerAuth};
-use ferric_disk::image::source::Fetch;
+use ferric_disk::image::source::{Fetch, FetchRequest, ImageSource, SourceError};
 use ferric_hardware::{Machine, Registry, Services, Settings, StepContext, root_device};
 use ferric_types::{CommandError, ErrorClass, Inventory, MacAddress, Node, Progress, Secret};
 use serde_json::{Value, json};
@@ -70,7 +70,7 @@ pub struct Parts {
     /// Asks for a heartbeat now.
     pub force: Force,
     /// Fetches images.
-    pub fetch: Box<dyn Fetch>,
+    pub fetch: Arc<dyn Fetch>,
     /// Looks the node up a second time; `None` when that fails.
     pub refresh: Refresh,
 }
@@ -87,9 +87,29 @@ impl std::fmt::Debug for Refresh {
     }
 }
 
+/// The way to fetch images; replaced when the lookup changes what connections must look like.
+#[derive(Debug)]
+struct CurrentFetch(RwLock<Arc<dyn Fetch>>);
+
+impl CurrentFetch {
+    fn get(&self) -> Arc<dyn Fetch> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Fetch for CurrentFetch {
+    fn open(&self, request: &FetchRequest) -> Result<Box<dyn ImageSource>, SourceError> {
+        self.get().open(request)
+    }
+
+    fn get(&self, request: &FetchRequest, limit: u64) -> Result<Vec<u8>, SourceError> {
+        Self::get(self).get(request, limit)
+    }
+}
+
 #[derive(Debug)]
 struct AgentServices {
-    fetch: Box<dyn Fetch>,
+    fetch: CurrentFetch,
     refresh: Refresh,
     node: Mutex<Option<Node>>,
     macs: Mutex<Vec<MacAddress>>,
@@ -98,7 +118,7 @@ struct AgentServices {
 
 impl Services for AgentServices {
     fn fetch(&self) -> &dyn Fetch {
-        self.fetch.as_ref()
+        &self.fetch
     }
 
     fn refresh_node(&self) -> Option<Node> {
@@ -154,7 +174,7 @@ impl App {
             force: parts.force,
             serving: watch::Sender::new(Serving::On),
             services: AgentServices {
-                fetch: parts.fetch,
+                fetch: CurrentFetch(RwLock::new(parts.fetch)),
                 refresh: parts.refresh,
                 node: Mutex::new(None),
                 macs: Mutex::new(Vec::new()),
@@ -168,8 +188,9 @@ impl App {
         self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the configuration, after the lookup.
-    pub fn set_config(&self, config: Config) {
+    /// Replaces the configuration, after the lookup, and the way to fetch images, which depends on it (TLS versions).
+    pub fn set_config(&self, config: Config, fetch: Arc<dyn Fetch>) {
+        *self.services.fetch.0.write().unwrap_or_else(PoisonError::into_inner) = fetch;
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 

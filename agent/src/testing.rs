@@ -75,7 +75,7 @@ pub(crate) fn app(root: &Path, handover: Handover) -> Arc<App> {
         config,
         handover,
         force: Force::new(),
-        fetch: Box::new(NoFetch),
+        fetch: Arc::new(NoFetch),
         refresh: Refresh(Box::new(|_, _| None)),
     }))
 }

@@ -85,7 +85,7 @@ pub async fn run(setup: Setup) -> Result<(), WorkerError> {
     let conductor = Arc::new(Conductor::new(client, &app.config())?);
     info!("looking this machine up at {}", app.config().api_urls.join(", "));
     let answer = conductor.lookup(&macs, node_uuid.as_deref()).await?;
-    if !accept(&app, answer) {
+    if !accept(&app, answer)? {
         return idle("the conductor refused to hand out an agent token").await;
     }
     serve(&app, Some(conductor)).await
@@ -112,7 +112,7 @@ async fn build(setup: Setup, client: &Client) -> Result<App, WorkerError> {
         config,
         handover,
         force: Force::new(),
-        fetch: Box::new(fetch),
+        fetch: Arc::new(fetch),
         refresh,
     }))
 }
@@ -199,7 +199,7 @@ async fn inspect_if_asked(app: &Arc<App>, net: &Net, client: &Client) -> Result<
 }
 
 /// Takes over what the conductor says of this node. False when it gives no token and there is none.
-fn accept(app: &Arc<App>, answer: LookupAnswer) -> bool {
+fn accept(app: &Arc<App>, answer: LookupAnswer) -> Result<bool, WorkerError> {
     let own = app.token();
     let received = answer.config.as_ref().and_then(|config| config.agent_token.as_ref());
     let token = match judge(received, own.as_ref()) {
@@ -207,7 +207,7 @@ fn accept(app: &Arc<App>, answer: LookupAnswer) -> bool {
         Verdict::Keep => own,
         Verdict::Refused => {
             error!("{REFUSED_MESSAGE}");
-            return false;
+            return Ok(false);
         }
     };
     let mut config = Config::clone(&app.config());
@@ -217,7 +217,8 @@ fn accept(app: &Arc<App>, answer: LookupAnswer) -> bool {
         }
     }
     config.heartbeat_timeout = crate::conductor::lookup::heartbeat_timeout(&answer).or(config.heartbeat_timeout);
-    app.set_config(config);
+    let fetch = Downloader::new(&config, Handle::current())?;
+    app.set_config(config, Arc::new(fetch));
     let uuid = answer.node.uuid().map(str::to_owned);
     info!(node = uuid.as_deref(), "the conductor knows this machine");
     app.update_state(|state| {
@@ -225,7 +226,7 @@ fn accept(app: &Arc<App>, answer: LookupAnswer) -> bool {
         state.node_uuid = uuid;
     });
     app.remember_node(answer.node);
-    true
+    Ok(true)
 }
 
 /// Serves the API, with heartbeats when there is a conductor, until it is told to stop; then what the reason for
