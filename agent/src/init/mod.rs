@@ -131,10 +131,11 @@ fn prepare(root: &Root) {
 
 fn start_devices(root: &Root) -> Option<plug::Settled> {
     let modules = Arc::new(modules::Modules::of_running_kernel(root));
-    let efi = Arc::clone(&modules);
-    let settled = plug::spawn(modules);
-    efi.load_named("efivarfs");
-    mounts::mount_efivarfs();
+    let settled = plug::spawn(Arc::clone(&modules));
+    if root.path("sys/firmware/efi/efivars").is_dir() {
+        modules.load_named("efivarfs");
+        mounts::mount_efivarfs();
+    }
     settled.inspect_err(|error| error!("looking for devices: {error}; only built-in drivers work")).ok()
 }
 

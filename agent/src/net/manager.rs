@@ -99,23 +99,20 @@ impl Link {
 }
 
 impl Manager {
+    /// Links that are there, with the addresses that a worker before this one, or the kernel, gave them.
     async fn look_at_all(&mut self) -> Result<(), NetError> {
-        let addresses = self.addresses().await?;
+        let addresses: Vec<AddressMessage> =
+            self.handle.address().get().execute().try_collect().await.map_err(NetError::List)?;
         let links: Vec<LinkMessage> = self.handle.link().get().execute().try_collect().await.map_err(NetError::List)?;
         for message in &links {
             let link = Link::of(message);
-            let remembered = addresses.iter().find(|(index, _)| *index == link.index).map(|(_, address)| *address);
+            let mut own = addresses.iter().filter(|address| address.header.index == link.index);
+            let remembered =
+                own.find_map(|address| apply::ipv4(address).filter(|_| address.header.scope == AddressScope::Universe));
             self.link(link, remembered);
         }
+        addresses.iter().for_each(|message| self.address(message, true));
         Ok(())
-    }
-
-    /// IPv4 addresses that are there already, from a worker before this one; IPv6 ones are noted.
-    async fn addresses(&self) -> Result<Vec<(u32, Ipv4Addr)>, NetError> {
-        let messages: Vec<AddressMessage> =
-            self.handle.address().get().execute().try_collect().await.map_err(NetError::List)?;
-        let global = messages.iter().filter(|message| message.header.scope == AddressScope::Universe);
-        Ok(global.filter_map(|message| Some((message.header.index, apply::ipv4(message)?))).collect())
     }
 
     async fn follow(
@@ -145,7 +142,7 @@ impl Manager {
         let state =
             InterfaceState { name: link.name.clone(), mac, carrier: link.carrier, lease: None, ipv6: false, metric };
         let carrier = link.carrier;
-        self.shared.update(link.index, |snapshot| match snapshot.get_mut(&link.index) {
+        self.shared.update(|snapshot| match snapshot.get_mut(&link.index) {
             Some(known) => {
                 let changed = known.carrier != carrier || known.name != state.name;
                 known.carrier = carrier;
@@ -182,7 +179,7 @@ impl Manager {
             running.task.abort();
             info!("interface {index} is gone");
             self.shared.set_lease(index, None);
-            self.shared.update(index, |snapshot| snapshot.remove(&index).is_some());
+            self.shared.update(|snapshot| snapshot.remove(&index).is_some());
         }
     }
 

@@ -59,13 +59,12 @@ impl Shared {
     }
 
     /// Adds an interface or changes one; nobody is woken when nothing changes.
-    pub(super) fn update(&self, index: u32, change: impl FnOnce(&mut Snapshot) -> bool) {
-        debug!("interface {index} changes");
+    pub(super) fn update(&self, change: impl FnOnce(&mut Snapshot) -> bool) {
         self.sender.send_if_modified(change);
     }
 
     pub(super) fn set_ipv6(&self, index: u32, ipv6: bool) {
-        self.update(index, |snapshot| {
+        self.update(|snapshot| {
             let state = snapshot.get_mut(&index).filter(|state| state.ipv6 != ipv6);
             state.map(|state| state.ipv6 = ipv6).is_some()
         });

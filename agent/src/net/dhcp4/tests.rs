@@ -246,6 +246,8 @@ fn a_confirmation_nobody_gives_keeps_a_valid_lease() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     #[test]
     fn the_client_lives_through_any_order_of_events(events in proptest::collection::vec((0_u8..5, 0_u64..2000), 0..60)) {
         let mut lab = Lab::new(None);
