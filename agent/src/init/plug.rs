@@ -18,6 +18,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tracing::{info, warn};
 
 use super::modules::Modules;
+use crate::logs;
 
 /// Threads that load modules. Some drivers wait for their hardware while they load.
 const LOADERS: usize = 4;
@@ -144,8 +145,21 @@ fn load_queued(aliases: &Mutex<Receiver<String>>, activity: &Activity, modules: 
 }
 
 fn coldplug(queue: &Sender<String>, activity: &Activity) {
-    walk(Path::new("/sys/devices"), MAX_DEPTH, &mut |alias| enqueue(alias, queue, activity));
+    let mut aliases = Vec::new();
+    walk(Path::new("/sys/devices"), MAX_DEPTH, &mut |alias| aliases.push(alias));
+    aliases.sort_by_key(|alias| urgency(alias));
+    aliases.into_iter().for_each(|alias| enqueue(alias, queue, activity));
     activity.change(|state| state.walked = true);
+}
+
+/// Network first: an address takes longest to come. Then disks, then the rest. `bc02` and `bc01` are the base classes
+/// in the alias of a PCI device.
+fn urgency(alias: &str) -> u8 {
+    match alias {
+        _ if alias.contains("bc02sc") => 0,
+        _ if alias.contains("bc01sc") => 1,
+        _ => 2,
+    }
 }
 
 /// Calls `found` with each `modalias` file's text.
@@ -181,11 +195,22 @@ fn listen(socket: &UeventSocket, queue: &Sender<String>, activity: &Activity) {
     }
 }
 
-/// Says which network and storage devices nobody drives: the usual reason for a node that never calls home.
+/// Says which network and storage devices nobody drives, and which firmware was not there: the usual reasons for a
+/// node that never calls home.
 fn report_missing(root: &Root) {
     for (address, what, id) in undriven(root) {
         warn!("no driver in this image for the {what} {address} (PCI id {id})");
     }
+    let kernel_log = logs::kernel_log(&root.path("dev/kmsg"));
+    for line in missing_firmware(&String::from_utf8_lossy(&kernel_log)) {
+        warn!("firmware is not in this image: {line}");
+    }
+}
+
+/// Lines such as `e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2`.
+fn missing_firmware(kernel_log: &str) -> Vec<&str> {
+    let lines = kernel_log.lines().filter(|line| line.contains("irmware load for ") && line.contains(" failed"));
+    lines.map(|line| line.split_once("] ").map_or(line, |(_, text)| text)).collect()
 }
 
 fn undriven(root: &Root) -> Vec<(String, &'static str, String)> {
@@ -230,6 +255,23 @@ mod tests {
         let found = undriven(&Root::at(&dir));
         fs::remove_dir_all(&dir).unwrap();
         assert_eq!(found, [("0000:00:01.0".to_owned(), "network controller", "8086:10d3".to_owned())]);
+    }
+
+    #[test]
+    fn missing_firmware_is_found_in_the_kernels_log() {
+        let log = "[    1.5] e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2\n[    2.0] firmware: nothing wrong\n";
+        assert_eq!(
+            missing_firmware(log),
+            ["e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2"]
+        );
+    }
+
+    #[test]
+    fn network_devices_get_their_drivers_first() {
+        let mut aliases =
+            ["acpi:PNP0C0C:", "pci:v00008086d00007010sv0sd0bc01sc01i80", "pci:v00001AF4d00001000sv0sd0bc02sc00i00"];
+        aliases.sort_by_key(|alias| urgency(alias));
+        assert!(aliases[0].contains("bc02") && aliases[1].contains("bc01"), "{aliases:?}");
     }
 
     #[test]
