@@ -273,8 +273,15 @@ impl App {
         if !known.is_empty() {
             return known;
         }
-        self.probe();
-        self.services.macs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        // Only the interfaces: a slow BMC must not delay the lookup, whose answer may say not to ask it at all.
+        let interfaces = self.registry.interfaces(&self.machine, &self.settings()).unwrap_or_else(|error| {
+            warn!("listing the network interfaces: {}", ferric_types::error::chain(&error));
+            Vec::new()
+        });
+        let macs: Vec<MacAddress> =
+            interfaces.iter().filter_map(|interface| interface.mac_address.parse().ok()).collect();
+        self.services.macs.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&macs);
+        macs
     }
 
     /// The agent token, once there is one.

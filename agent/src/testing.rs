@@ -63,6 +63,8 @@ impl Fetch for NoFetch {
 /// An agent on a tree; `handover` carries state between two of them.
 pub(crate) fn app(root: &Path, handover: Handover) -> Arc<App> {
     std::fs::create_dir_all(root.join("sys/block")).unwrap();
+    std::fs::create_dir_all(root.join("proc/self")).unwrap();
+    std::fs::write(root.join("proc/self/mountinfo"), "").unwrap();
     let machine = Machine::at(Root::at(root), Arc::new(SystemExec));
     let registry = Registry::new(MANAGERS, &machine).unwrap();
     let (mut config, _) = config::load(&Root::at(root));
