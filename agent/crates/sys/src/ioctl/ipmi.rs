@@ -142,7 +142,8 @@ impl IpmiDevice {
     }
 
     fn send(&self, msgid: c_long, netfn: u8, cmd: u8, data: &[u8]) -> io::Result<()> {
-        let mut address = SystemInterfaceAddress { addr_type: SYSTEM_INTERFACE_ADDR_TYPE, channel: BMC_CHANNEL, lun: 0 };
+        let mut address =
+            SystemInterfaceAddress { addr_type: SYSTEM_INTERFACE_ADDR_TYPE, channel: BMC_CHANNEL, lun: 0 };
         let mut payload = data.to_vec();
         let data_len = c_ushort::try_from(payload.len()).map_err(io::Error::other)?;
         let mut request = Request {
