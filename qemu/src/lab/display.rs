@@ -153,7 +153,11 @@ fn write_out(text: &str) {
 }
 
 fn terminal_columns() -> usize {
-    rustix::termios::tcgetwinsize(std::io::stdout()).map_or(80, |size| usize::from(size.ws_col).max(20))
+    // Some pseudo terminals say 0.
+    rustix::termios::tcgetwinsize(std::io::stdout())
+        .map_or(0, |size| usize::from(size.ws_col))
+        .checked_sub(20)
+        .map_or(80, |wide| wide + 20)
 }
 
 /// `12.3 s`.

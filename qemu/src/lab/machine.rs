@@ -10,6 +10,7 @@ use crate::machine::{Bmc, Boot};
 use crate::net::{AGENT_PORT, Cable, GUEST_ADDRESS, Nic};
 use crate::vm::{Vm, VmBuilder};
 use anyhow::{Context as _, Result, bail, ensure};
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Name of the machine and of its log folder.
+/// Name of the machine and of its log folder; runs at the same time add a number.
 const NAME: &str = "lab";
 /// A machine that is played with may run this long.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
@@ -39,6 +40,9 @@ pub struct LabMachine {
     show_console: bool,
     vm: Option<Vm>,
     follower: Option<Follower>,
+    logs: PathBuf,
+    /// Held while the run lasts, so that no other takes the same name.
+    _name_lock: File,
     /// Where disks and firmware variables are, if they are thrown away.
     _scratch: Option<TempDir>,
 }
@@ -56,7 +60,9 @@ impl LabMachine {
             (None, None) => bail!("no folder for the disks"),
         };
         std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-        let mut builder = Vm::builder(NAME).memory_mib(options.memory).cpus(options.cpus).life(LIFE).append_logs();
+        let (name, name_lock) = take_name()?;
+        let logs = fresh_logs(&name)?;
+        let mut builder = Vm::builder(&name).memory_mib(options.memory).cpus(options.cpus).life(LIFE).append_logs();
         for (index, spec) in disks(options).iter().enumerate() {
             let path = disk_file(&dir, spec, index)?;
             builder = builder.disk(spec.disk(&path, index));
@@ -76,7 +82,6 @@ impl LabMachine {
         if uefi {
             builder = builder.uefi_with_vars(dir.join("efi-vars.fd"));
         }
-        remove_old_logs()?;
         Ok(LabMachine {
             builder,
             image: find_image(&options.ramdisk)?,
@@ -88,6 +93,8 @@ impl LabMachine {
             show_console: options.console,
             vm: None,
             follower: None,
+            logs,
+            _name_lock: name_lock,
             _scratch: scratch,
         })
     }
@@ -116,10 +123,9 @@ impl LabMachine {
     }
 
     /// Switches it off at once and gives the folder with its logs.
-    pub fn stop(&mut self) -> Option<PathBuf> {
-        let logs = artifacts::log_dir(NAME).ok();
+    pub fn stop(&mut self) -> &Path {
         self.cut();
-        logs
+        &self.logs
     }
 
     fn cut(&mut self) {
@@ -262,11 +268,26 @@ fn find_image(name: &str) -> Result<Image> {
     Ok(Image { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") })
 }
 
-/// All boots of one run share a log; earlier runs' logs go.
-fn remove_old_logs() -> Result<()> {
-    let dir = artifacts::log_dir(NAME)?;
+/// The first of `lab`, `lab-2`, `lab-3`, ... that no other run has.
+fn take_name() -> Result<(String, File)> {
+    let dir = artifacts::build_dir()?.join("tmp");
+    std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+    for number in 1..100 {
+        let name = if number == 1 { NAME.to_owned() } else { format!("{NAME}-{number}") };
+        let path = dir.join(format!("{name}.lock"));
+        let file = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        if file.try_lock().is_ok() {
+            return Ok((name, file));
+        }
+    }
+    bail!("a hundred labs run at once")
+}
+
+/// The log folder, emptied: all boots of one run share it, earlier runs' logs go.
+fn fresh_logs(name: &str) -> Result<PathBuf> {
+    let dir = artifacts::log_dir(name)?;
     if dir.exists() {
         std::fs::remove_dir_all(&dir).with_context(|| format!("removing old logs in {}", dir.display()))?;
     }
-    Ok(())
+    Ok(dir)
 }

@@ -260,7 +260,7 @@ impl Session {
     /// # Errors
     /// When they cannot be written.
     pub fn finish(&mut self) -> Result<PathBuf> {
-        let logs = self.machine.stop().context("looking for the log folder")?;
+        let logs = self.machine.stop().to_owned();
         fs::create_dir_all(&logs).with_context(|| format!("making {}", logs.display()))?;
         let requests: String = self.conductor.requests().iter().map(request_line).collect();
         fs::write(logs.join("conductor.log"), requests).context("writing conductor.log")?;
