@@ -184,6 +184,13 @@ impl Net {
         there
     }
 
+    /// Address of the interface that booted the machine, when it is known and has a driver.
+    pub fn boot_interface(&self) -> Option<MacAddress> {
+        let boot_mac = self.boot_mac?;
+        let interfaces = self.interfaces.as_ref()?.borrow();
+        interfaces.values().any(|state| state.mac == boot_mac).then_some(boot_mac)
+    }
+
     /// The interfaces now; empty when somebody else looks after the network.
     pub fn interfaces(&self) -> Snapshot {
         self.interfaces.as_ref().map(|interfaces| interfaces.borrow().clone()).unwrap_or_default()

@@ -3,20 +3,20 @@
 //! The order is the reference agent's: network, hardware, inspection if asked for, lookup, API, heartbeat. An error
 //! that ends it is returned; the supervisor says so on every console and starts the worker again.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+mod endpoint;
+
+use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ferric_hardware::{HardwareManager, Machine, Registry};
 use ferric_types::error::chain;
 use ferric_types::lookup::LookupAnswer;
-use ferric_types::{MacAddress, Node, Secret};
-use tokio::net::{TcpListener, TcpSocket};
+use ferric_types::{MacAddress, Node};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio_rustls::TlsAcceptor;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::api;
 use crate::app::{App, Parts, Refresh, Serving};
@@ -24,8 +24,8 @@ use crate::command::Extension;
 use crate::command::entry::check_table;
 use crate::conductor::heartbeat::{Force, Heartbeater};
 use crate::conductor::token::{REFUSED_MESSAGE, Verdict, judge};
-use crate::conductor::{Announcement, ApiVersion, Conductor, inspection};
-use crate::config::{Config, Scheme};
+use crate::conductor::{Announcement, Conductor, inspection};
+use crate::config::Config;
 use crate::error::WorkerError;
 use crate::extensions::rescue;
 use crate::handover::Handover;
@@ -34,9 +34,9 @@ use crate::http::download::Downloader;
 use crate::init::link;
 use crate::init::power::PowerAction;
 use crate::inspect;
-use crate::net::advertise::{self, AdvertiseOptions};
 use crate::net::{self, Net};
-use crate::tls;
+
+use endpoint::{Endpoint, listen};
 
 /// How long to wait for a first network interface with an address.
 const NIC_WAIT: Duration = Duration::from_secs(60);
@@ -67,31 +67,72 @@ pub struct Setup {
 pub async fn run(setup: Setup) -> Result<(), WorkerError> {
     check_table(setup.extensions)?;
     let net = net::bring_up(&setup.config).await?;
-    if !blocking(|| link::wait_settled(SETTLE_LIMIT)).await {
-        warn!("not all devices have their drivers after {} s; going on", SETTLE_LIMIT.as_secs());
-    }
     let client = Client::new(&setup.config)?;
+    let conductor = match setup.config.api_urls.is_empty() {
+        true => None,
+        false => Some(Arc::new(Conductor::new(client.clone(), &setup.config)?)),
+    };
+    let early = early_lookup(&setup, &net, conductor.as_ref());
     let app = Arc::new(build(setup, &client).await?);
     tokio::time::sleep(app.config().hardware_initialization_delay).await;
-    let macs = wait_for_interface(&app).await;
     let inspected = inspect_if_asked(&app, &net, &client).await?;
-    let node_uuid = inspected.or_else(|| app.state().node_uuid);
-    if app.config().api_urls.is_empty() {
+    let Some(conductor) = conductor else {
         if app.config().inspection_callback_urls.is_empty() {
             error!("neither ipa-api-url nor ipa-inspection-callback-url is set; there is nobody to report to");
         }
         return serve(&app, None).await;
-    }
-    let conductor = Arc::new(Conductor::new(client, &app.config())?);
-    info!("looking this machine up at {}", app.config().api_urls.join(", "));
-    let answer = conductor.lookup(&macs, node_uuid.as_deref()).await?;
+    };
+    let answer = match early.await {
+        Some(answer) => {
+            // Later lookups name every interface; nobody waits for the list now.
+            let app = app.clone();
+            drop(tokio::task::spawn_blocking(move || app.macs()));
+            answer
+        }
+        None => {
+            let macs = wait_for_interface(&app).await;
+            info!("looking this machine up at {}", app.config().api_urls.join(", "));
+            let node_uuid = inspected.or_else(|| app.state().node_uuid);
+            conductor.lookup(&macs, node_uuid.as_deref()).await?
+        }
+    };
     if !accept(&app, answer)? {
         return idle("the conductor refused to hand out an agent token").await;
     }
     serve(&app, Some(conductor)).await
 }
 
-/// Probing and initialising block, so they have a thread of their own.
+/// A first lookup while drivers still load: the interface that booted the machine is there, and usually that is the
+/// one the conductor knows. When it does not answer with a node, the full lookup follows, with every interface.
+fn early_lookup(
+    setup: &Setup,
+    net: &Net,
+    conductor: Option<&Arc<Conductor>>,
+) -> impl Future<Output = Option<LookupAnswer>> + use<> {
+    let config = &setup.config;
+    let wanted = !inspects(config) && config.hardware_initialization_delay.is_zero();
+    let macs = net.boot_interface().into_iter().filter(|mac| !mac.to_string().starts_with("fa:")).collect::<Vec<_>>();
+    let node_uuid = setup.handover.load().and_then(|state| state.node_uuid);
+    let task = conductor
+        .filter(|_| wanted && !macs.is_empty())
+        .cloned()
+        .map(|conductor| tokio::spawn(async move { conductor.lookup_once(&macs, node_uuid.as_deref()).await }));
+    async {
+        match task?.await {
+            Ok(Ok(answer)) => Some(answer),
+            Ok(Err(error)) => {
+                debug!("first lookup, by the boot interface alone: {}", chain(&error));
+                None
+            }
+            Err(error) => {
+                error!(%error, "the first lookup ended badly");
+                None
+            }
+        }
+    }
+}
+
+/// Waits for drivers, then sets up the hardware managers. Both block, so they have a thread of their own.
 async fn build(setup: Setup, client: &Client) -> Result<App, WorkerError> {
     let Setup { extensions, managers, machine, config, handover } = setup;
     let fetch = Downloader::new(&config, Handle::current())?;
@@ -99,6 +140,9 @@ async fn build(setup: Setup, client: &Client) -> Result<App, WorkerError> {
     let registry = blocking({
         let machine = machine.clone();
         move || {
+            if !link::wait_settled(SETTLE_LIMIT) {
+                warn!("not all devices have their drivers after {} s; going on", SETTLE_LIMIT.as_secs());
+            }
             let registry = Registry::new(managers, &machine)?;
             registry.initialize(&machine);
             Ok::<_, WorkerError>(registry)
@@ -159,20 +203,23 @@ async fn wait_for_interface(app: &Arc<App>) -> Vec<MacAddress> {
     }
 }
 
+/// Whether the configuration asks for an inspection (inspection section 1).
+fn inspects(config: &Config) -> bool {
+    !config.inspection_callback_urls.is_empty()
+        || (config.inspection_collectors.is_some() && !config.api_urls.is_empty())
+}
+
 /// Inspects when the configuration asks for it and returns the node's UUID if the conductor told it.
 async fn inspect_if_asked(app: &Arc<App>, net: &Net, client: &Client) -> Result<Option<String>, WorkerError> {
     let config = app.config();
+    if !inspects(&config) {
+        return Ok(None);
+    }
     let urls: Vec<String> = if config.inspection_callback_urls.is_empty() {
-        if config.inspection_collectors.is_none() {
-            return Ok(None);
-        }
         config.api_urls.iter().map(|url| format!("{url}/v1/continue_inspection")).collect()
     } else {
         config.inspection_callback_urls.clone()
     };
-    if urls.is_empty() {
-        return Ok(None);
-    }
     net.wait_for_addresses(&config).await;
     let names = config
         .inspection_collectors
@@ -286,81 +333,4 @@ async fn idle(why: &str) -> Result<(), WorkerError> {
     warn!("{why}; waiting to be powered off or rebooted");
     std::future::pending::<()>().await;
     Ok(())
-}
-
-/// Binds the API's port: dual stack where the kernel has IPv6, unless an address is configured.
-fn listen(config: &Config) -> Result<TcpListener, WorkerError> {
-    let bind = |host: IpAddr| {
-        let address = SocketAddr::new(host, config.listen_port);
-        let open = || {
-            let socket = if address.is_ipv6() { TcpSocket::new_v6() } else { TcpSocket::new_v4() }?;
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            socket.listen(128)
-        };
-        open().map_err(|source| WorkerError::Listen { address, source })
-    };
-    match config.listen_host {
-        Some(host) => bind(host),
-        None => bind(Ipv6Addr::UNSPECIFIED.into()).or_else(|_no_ipv6| bind(Ipv4Addr::UNSPECIFIED.into())),
-    }
-}
-
-/// Where the conductor reaches this agent, and what proves that it is this agent. Constant for one boot: a restarted
-/// worker takes over the address and the certificate of the one before.
-struct Endpoint {
-    callback_url: String,
-    certificate: Option<String>,
-    key: Option<Secret<String>>,
-}
-
-impl Endpoint {
-    async fn of(app: &Arc<App>, conductor: &Conductor) -> Result<Self, WorkerError> {
-        let state = app.state();
-        if let Some(callback_url) = state.callback_url {
-            return Ok(Self { callback_url, certificate: state.tls_cert_pem, key: state.tls_key_pem });
-        }
-        let config = app.config();
-        let options = AdvertiseOptions::from_config(&config);
-        let address = advertise::choose(&options, conductor.client(), conductor.urls()).await?;
-        let own_tls =
-            config.enable_auto_tls && !config.listen_tls && conductor.version().await >= ApiVersion::VERIFY_CA;
-        let made = if own_tls {
-            let hostname = app.inventory().hostname;
-            Some(tls::generate(&tls::CertificateRequest {
-                hostname: &hostname,
-                address,
-                curve: config.tls_certificate_curve,
-                now: SystemTime::now(),
-                clock_skew: config.auto_tls_allowed_clock_skew,
-            })?)
-        } else {
-            None
-        };
-        let https = made.is_some() || config.advertise_protocol == Scheme::Https;
-        let scheme = if https { Scheme::Https } else { Scheme::Http };
-        let callback_url = advertise::callback_url(scheme, address, config.advertise_port);
-        let (certificate, key) = made.map(|made| (made.certificate_pem, made.key_pem)).unzip();
-        app.update_state(|state| {
-            state.callback_url = Some(callback_url.clone());
-            state.tls_cert_pem.clone_from(&certificate);
-            state.tls_key_pem.clone_from(&key);
-        });
-        Ok(Self { callback_url, certificate, key })
-    }
-
-    fn acceptor(&self, config: &Config) -> Result<Option<TlsAcceptor>, WorkerError> {
-        let suites = config.tls_cipher_suites.as_deref();
-        let server = match (&self.certificate, &self.key, &config.tls_cert_file, &config.tls_key_file) {
-            (Some(certificate), Some(key), _, _) => {
-                tls::server_config_from_pem(certificate, key.expose(), config.tls_min_version, suites)?
-            }
-            (_, _, Some(certificate), Some(key)) if config.listen_tls => {
-                tls::server_config_from_files(certificate.as_ref(), key.as_ref(), config.tls_min_version, suites)?
-            }
-            _ if config.listen_tls => return Err(WorkerError::NoCertificate),
-            _ => return Ok(None),
-        };
-        Ok(Some(TlsAcceptor::from(server)))
-    }
 }
