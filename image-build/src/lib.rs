@@ -37,6 +37,9 @@ use crate::profile::Profile;
 /// The kernel's highest ordinary zstd level; its initramfs decompressor takes the 8 MiB window that comes with it.
 const ZSTD_LEVEL: i32 = 19;
 
+/// Compressed archives that the cache keeps of each profile.
+const KEPT_ARCHIVES: usize = 4;
+
 /// Directories of the running ramdisk that hold nothing in the archive: mount points and places to write to.
 const EMPTY_DIRECTORIES: &[(&str, u32)] = &[
     ("dev", 0o755),
@@ -63,6 +66,8 @@ pub struct Options {
     pub kernel: kernel::Source,
     /// Where the compressed archive is kept, so that an unchanged one is not compressed again.
     pub cache: Option<PathBuf>,
+    /// Build an image that is over the profile's budget too, for one that is never shipped.
+    pub any_size: bool,
 }
 
 /// What [`build`] made.
@@ -98,7 +103,9 @@ pub fn build(options: &Options) -> Result<Report> {
     let mut archive = Archive::default();
     lay_out(&mut archive, &agent, &kernel, &selection, &skeleton)?;
     let unpacked = archive.to_bytes()?;
-    let initramfs = compress(&unpacked, &profile.name, options.cache.as_deref())?;
+    // Named after the result, so that two images of one profile keep an archive each.
+    let name = options.out.file_name().map_or_else(|| profile.name.clone(), |name| name.to_string_lossy().into_owned());
+    let initramfs = compress(&unpacked, &name, options.cache.as_deref())?;
     let vmlinuz =
         fs::read(&kernel.vmlinuz).with_context(|| format!("reading the kernel {}", kernel.vmlinuz.display()))?;
 
@@ -120,15 +127,17 @@ pub fn build(options: &Options) -> Result<Report> {
     );
     let written = [("initramfs.img", initramfs), ("manifest.json", manifest.to_json()?), ("vmlinuz", vmlinuz)];
     let unchanged = sums::write_directory(&options.out, &written)?;
-    check_budget(&report)?;
+    if !options.any_size {
+        check_budget(&report)?;
+    }
     Ok(Report { unchanged, ..report })
 }
 
 /// Compresses the archive, or takes what an earlier run made of the very same bytes.
-fn compress(unpacked: &[u8], profile: &str, cache: Option<&Path>) -> Result<Vec<u8>> {
+fn compress(unpacked: &[u8], name: &str, cache: Option<&Path>) -> Result<Vec<u8>> {
     let pack = || zstd::bulk::compress(unpacked, ZSTD_LEVEL).context("compressing the initramfs");
     let Some(cache) = cache else { return pack() };
-    let directory = cache.join("initramfs").join(profile);
+    let directory = cache.join("initramfs").join(name);
     let key = format!("{}-{}-{ZSTD_LEVEL}", sums::sha256_hex(unpacked), zstd::zstd_safe::version_number());
     let path = directory.join(key);
     // Checked, because a full disk or a kill may have cut it short.
@@ -138,12 +147,25 @@ fn compress(unpacked: &[u8], profile: &str, cache: Option<&Path>) -> Result<Vec<
         return Ok(packed);
     }
     let packed = pack()?;
-    if directory.exists() {
-        fs::remove_dir_all(&directory).with_context(|| format!("removing {}", directory.display()))?;
-    }
     fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
+    remove_old(&directory)?;
     fs::write(&path, &packed).with_context(|| format!("writing {}", path.display()))?;
     Ok(packed)
+}
+
+/// Leaves room for one more archive: those of a profile's last agents are kept, older ones go.
+fn remove_old(directory: &Path) -> Result<()> {
+    let mut kept = Vec::new();
+    for entry in fs::read_dir(directory).with_context(|| format!("listing {}", directory.display()))? {
+        let entry = entry.with_context(|| format!("listing {}", directory.display()))?;
+        let changed = entry.metadata().and_then(|metadata| metadata.modified());
+        kept.push((changed.with_context(|| format!("reading {}", entry.path().display()))?, entry.path()));
+    }
+    kept.sort();
+    for (_, path) in kept.iter().rev().skip(KEPT_ARCHIVES - 1) {
+        fs::remove_file(path).with_context(|| format!("removing {}", path.display()))?;
+    }
+    Ok(())
 }
 
 /// Fails when kernel and initramfs together are over the profile's limit.

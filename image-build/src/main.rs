@@ -30,6 +30,9 @@ struct Arguments {
     /// An unpacked kernel (with boot/vmlinuz-RELEASE and lib/modules/RELEASE) to use instead of a package
     #[arg(long)]
     kernel_tree: Option<PathBuf>,
+    /// Build an image that is over the profile's budget too
+    #[arg(long)]
+    any_size: bool,
 }
 
 fn main() -> Result<()> {
@@ -40,7 +43,8 @@ fn main() -> Result<()> {
         (None, Some(deb)) => Source::Deb { deb, cache: arguments.cache },
         (None, None) => Source::Package { cache: arguments.cache },
     };
-    let options = Options { profile: arguments.profile, agent: arguments.agent, out: arguments.out, kernel, cache };
+    let Arguments { profile, agent, out, any_size, .. } = arguments;
+    let options = Options { profile, agent, out, kernel, cache, any_size };
     let report = build(&options)?;
     write_report(&report, &options).context("printing the report")
 }

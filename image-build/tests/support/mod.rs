@@ -93,6 +93,7 @@ impl Fixture {
             out: self.path(out),
             kernel: Source::Tree(self.path("kernel")),
             cache: Some(self.path("cache")),
+            any_size: false,
         }
     }
 }
