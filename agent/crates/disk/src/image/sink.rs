@@ -15,7 +15,7 @@ use super::unpack::{Compression, Unpacker};
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 6;
 /// Threads that unpack and write.
-const WRITERS: usize = 2;
+const WRITERS: usize = 4;
 
 /// Work for a writer.
 enum Job {

@@ -4,12 +4,12 @@
 //! `qemu-img convert` on the same machine.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
+use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
 use ferric_disk::image::checksum::{Algorithm, Checksum};
 use ferric_disk::image::source::{ImageSource, SourceError};
 use ferric_disk::image::{Format, ImageError, ImageSpec, write_image};
@@ -46,15 +46,15 @@ fn failed(source: std::io::Error) -> SourceError {
     SourceError::Failed { url: "file".to_owned(), tries: 1, source: source.into() }
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [image, target, options @ ..] = args.as_slice() else {
-        bail!("usage: image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME]");
+        return Err("usage: image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME]".into());
     };
     let option = |name: &str| options.iter().skip_while(|arg| *arg != name).nth(1).cloned();
     let algorithm = option("--algorithm").unwrap_or_else(|| "sha256".to_owned());
-    let algorithm = Algorithm::from_name(&algorithm).context("unknown hash function")?;
-    let file = File::open(image).with_context(|| format!("opening {image}"))?;
+    let algorithm = Algorithm::from_name(&algorithm).ok_or("unknown hash function")?;
+    let file = File::open(image).map_err(|error| format!("opening {image}: {error}"))?;
     let size_bytes = file.metadata()?.len();
     let has_ranges = !options.iter().any(|arg| arg == "--in-order");
     let mut source = FileSource { file, size_bytes, has_ranges };
@@ -70,8 +70,8 @@ fn main() -> anyhow::Result<()> {
     let began = Instant::now();
     match write_image(&mut source, &spec, &device, &Progress::new()) {
         Err(ImageError::Checksum { actual, .. }) => println!("{actual}"),
-        Err(error) => return Err(error.into()),
-        Ok(_) => bail!("an unknown digest matched"),
+        Err(error) => return Err(ferric_types::error::chain(&error).into()),
+        Ok(_) => return Err("an unknown digest matched".into()),
     }
     let seconds = began.elapsed().as_secs_f64();
     let status = std::fs::read_to_string("/proc/self/status")?;
