@@ -47,6 +47,7 @@ pub fn run() -> ! {
     hook_panics();
     let release = attr::read_trimmed(&root.path("proc/sys/kernel/osrelease")).unwrap_or_default();
     info!("ferric {} on Linux {release}", crate::VERSION);
+    start_entropy();
     prepare(&root);
     let program = Program { path: "/proc/self/exe".into(), args: vec!["run".to_owned()] };
     let mut supervisor = Supervisor::new(program, signals, ring);
@@ -126,6 +127,20 @@ fn prepare(root: &Root) {
     }
     if let Err(error) = fs::create_dir_all("/run/ironic-python-agent") {
         debug!("creating /run/ironic-python-agent: {error}");
+    }
+}
+
+/// Makes the kernel gather randomness now, beside everything else. It begins only when somebody waits for it, and takes a
+/// second on machines whose processor has none to give; the first to wait would be whoever makes the TLS key.
+fn start_entropy() {
+    let gather = || {
+        // In the idle time of the processor only: drivers and network come first. The thread is its own "process" here.
+        let _still_normal = rustix::process::setpriority_process(None, 19);
+        let _gathered = rustix::rand::getrandom(&mut [0_u8; 1], rustix::rand::GetRandomFlags::empty());
+    };
+    let thread = std::thread::Builder::new().name("entropy".to_owned()).stack_size(64 * 1024);
+    if let Err(error) = thread.spawn(gather) {
+        debug!("not gathering randomness early: {error}");
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Supervisor {
     is_settled: bool,
     hung_after: Duration,
     worker: Option<Worker>,
+    /// The machine is to end, so the end of the worker is nothing to tell about.
+    is_ending: bool,
     failures: usize,
     start_at: Instant,
 }
@@ -96,6 +98,7 @@ impl Supervisor {
             is_settled: false,
             hung_after: HUNG_AFTER,
             worker: None,
+            is_ending: false,
             failures: 0,
             start_at: Instant::now(),
         }
@@ -116,6 +119,7 @@ impl Supervisor {
 
     /// Keeps a worker running until the machine is to end; gives how. The worker may still run then.
     pub fn run(&mut self) -> PowerAction {
+        self.is_ending = false;
         loop {
             if self.worker.is_none() && Instant::now() >= self.start_at {
                 self.start();
@@ -150,6 +154,7 @@ impl Supervisor {
 
     /// Ends the worker: politely, then not.
     pub fn end_worker(&mut self, limit: Duration) {
+        self.is_ending = true;
         for (sent, limit) in [(Signal::TERM, limit), (Signal::KILL, Duration::from_secs(2))] {
             let Some(pid) = self.worker_pid() else { return };
             // It may be gone already, which the reaping below finds out.
@@ -248,6 +253,10 @@ impl Supervisor {
     }
 
     fn ended(&mut self, worker: &Worker, exit: Exit) {
+        if self.is_ending {
+            debug!("the agent ended: {exit:?}");
+            return;
+        }
         let oom = oom_kills(&Root::host()) > worker.oom_kills;
         let cause = describe(exit, worker.hung, oom);
         self.failures = if worker.started.elapsed() >= HEALTHY_AFTER { 1 } else { self.failures + 1 };

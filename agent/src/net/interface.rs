@@ -140,6 +140,7 @@ impl Task {
     async fn send(&mut self, to: To, bytes: &[u8]) {
         self.open_socket();
         let Some(socket) = &self.socket else { return };
+        debug!("{}: asking {to:?} ({:?})", self.interface.name, self.client);
         let server = match to {
             To::Server(server) => Some(server),
             To::Everybody => None,
@@ -155,10 +156,14 @@ impl Task {
             return;
         }
         self.socket = None;
+        let started = Instant::now();
         let opened =
             if has_address { DhcpSocket::udp(&self.interface.name) } else { DhcpSocket::packet(self.interface.index) };
         match opened {
-            Ok(socket) => self.socket = Some(socket),
+            Ok(socket) => {
+                debug!("{}: socket opened in {} us", self.interface.name, started.elapsed().as_micros());
+                self.socket = Some(socket);
+            }
             Err(error) => warn!("{}: opening a socket for DHCP: {error}", self.interface.name),
         }
     }

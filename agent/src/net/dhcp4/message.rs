@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode, OptionCode};
-use dhcproto::{Decodable, Decoder, Encodable, Encoder};
+use dhcproto::v4::{DhcpOption, MAGIC, MIN_PACKET_SIZE, Message, MessageType, OptionCode};
+use dhcproto::{Decodable, Decoder};
 use ferric_types::MacAddress;
 
 /// What the client asks servers to tell.
@@ -22,6 +22,8 @@ const WANTED: &[OptionCode] = &[
     OptionCode::DomainSearch,
     OptionCode::ClasslessStaticRoute,
 ];
+
+const END: u8 = 255;
 
 /// Largest message taken: an Ethernet frame less the IP and UDP headers.
 const MAX_MESSAGE_BYTES: u16 = 1472;
@@ -93,33 +95,45 @@ pub(super) enum Asks {
     Extend { address: Ipv4Addr },
 }
 
+/// The codec's own messages begin with a random number from the kernel, which a machine that has just started may not
+/// have for seconds; so what little the client says is written here.
 pub(super) fn encode(asks: Asks, mac: MacAddress, xid: u32, seconds: u16) -> Vec<u8> {
-    let mut message = Message::default();
-    message.set_opcode(Opcode::BootRequest).set_xid(xid).set_secs(seconds).set_chaddr(&mac.0);
-    let kind = if asks == Asks::Discover { MessageType::Discover } else { MessageType::Request };
-    let options = message.opts_mut();
-    options.insert(DhcpOption::MessageType(kind));
-    options.insert(DhcpOption::MaxMessageSize(MAX_MESSAGE_BYTES));
-    options.insert(DhcpOption::ClassIdentifier(b"ferric".to_vec()));
-    options.insert(DhcpOption::ParameterRequestList(WANTED.to_vec()));
-    match asks {
-        Asks::Discover => {}
-        Asks::Select { address, server } => {
-            options.insert(DhcpOption::RequestedIpAddress(address));
-            options.insert(DhcpOption::ServerIdentifier(server));
-        }
-        Asks::Reboot { address } => {
-            options.insert(DhcpOption::RequestedIpAddress(address));
-        }
-        Asks::Extend { address } => {
-            message.set_ciaddr(address);
-        }
+    let (kind, ciaddr, requested, server) = match asks {
+        Asks::Discover => (MessageType::Discover, None, None, None),
+        Asks::Select { address, server } => (MessageType::Request, None, Some(address), Some(server)),
+        Asks::Reboot { address } => (MessageType::Request, None, Some(address), None),
+        Asks::Extend { address } => (MessageType::Request, Some(address), None, None),
+    };
+    // A request, Ethernet, six bytes of address, no relay so far.
+    let mut bytes = vec![1, 1, 6, 0];
+    bytes.extend(xid.to_be_bytes());
+    bytes.extend(seconds.to_be_bytes());
+    // No flags: the answer may come to the address that is not ours yet.
+    bytes.extend([0, 0]);
+    bytes.extend(ciaddr.unwrap_or(Ipv4Addr::UNSPECIFIED).octets());
+    bytes.extend([0; 12]);
+    bytes.extend(mac.0);
+    // The rest of the address field, then the names of server and file.
+    bytes.extend([0; 10 + 64 + 128]);
+    bytes.extend(MAGIC);
+    let mut option = |code: OptionCode, value: &[u8]| {
+        bytes.push(code.into());
+        bytes.push(u8::try_from(value.len()).unwrap_or(0));
+        bytes.extend(value);
+    };
+    option(OptionCode::MessageType, &[kind.into()]);
+    option(OptionCode::MaxMessageSize, &MAX_MESSAGE_BYTES.to_be_bytes());
+    option(OptionCode::ClassIdentifier, b"ferric");
+    option(OptionCode::ParameterRequestList, &WANTED.iter().map(|code| u8::from(*code)).collect::<Vec<u8>>());
+    if let Some(address) = requested {
+        option(OptionCode::RequestedIpAddress, &address.octets());
     }
-    let mut bytes = Vec::new();
-    // Fails for texts and lists too long for their field, and there are none.
-    let _encoded = message.encode(&mut Encoder::new(&mut bytes));
+    if let Some(server) = server {
+        option(OptionCode::ServerIdentifier, &server.octets());
+    }
+    bytes.push(END);
     // Some relays drop messages shorter than BOOTP's 300 bytes.
-    bytes.resize(bytes.len().max(300), 0);
+    bytes.resize(bytes.len().max(MIN_PACKET_SIZE), 0);
     bytes
 }
 
@@ -153,7 +167,6 @@ pub(super) fn decode(bytes: &[u8], mac: MacAddress, xid: u32) -> Option<Answer> 
 /// anybody on the link may send them.
 fn only_known(bytes: &[u8]) -> Option<Vec<u8>> {
     const PAD: u8 = 0;
-    const END: u8 = 255;
     const ALSO: [OptionCode; 3] = [OptionCode::MessageType, OptionCode::ServerIdentifier, OptionCode::Message];
     // Fixed fields and the magic number.
     let mut known = bytes.get(..240)?.to_vec();
@@ -286,6 +299,8 @@ fn host_name(name: &str) -> Option<String> {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use dhcproto::v4::Opcode;
+    use dhcproto::{Encodable, Encoder};
     use proptest::prelude::*;
 
     use super::*;
