@@ -1,19 +1,22 @@
 //! Config drives: reading what the conductor sends, and putting it on the disk (deploy section 7).
 
-use std::io::{self, Cursor, Read, Seek, SeekFrom, Write};
+mod payload;
+
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use base64::read::DecoderReader;
 use ferric_sys::block_dev::{BlockDev, BlockDevError};
 use ferric_types::ErrorClass;
-use flate2::read::MultiGzDecoder;
 
 use crate::filesystem::{self, Slice};
 use crate::image::source::{Fetch, FetchRequest, SourceError};
 use crate::iso9660;
 use crate::table::{self, Partition, TableError, TableKind, gpt, mbr};
+
+pub use payload::Payload;
 
 /// Label by which an instance finds its config drive.
 const LABEL: &str = "config-2";
@@ -23,6 +26,9 @@ const FAT_LABEL: [u8; 11] = *b"CONFIG-2   ";
 pub const MAX_BYTES: u64 = 64 << 20;
 /// Largest download: base64 of gzip that does not compress.
 const MAX_DOWNLOAD_BYTES: u64 = MAX_BYTES / 3 * 4 + (1 << 20);
+
+/// Bytes copied at a time.
+const COPY_BYTES: usize = 256 << 10;
 
 /// Padding may be missing: some clients leave it out.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -52,7 +58,7 @@ pub enum ConfigDriveError {
         node: String,
         /// Reason.
         #[source]
-        source: base64::DecodeError,
+        source: io::Error,
     },
     /// Content that is no gzip.
     #[error("decompressing the config drive for node {node}")]
@@ -87,7 +93,7 @@ pub enum ConfigDriveError {
         /// Its size.
         size_bytes: u64,
         /// Size of the config drive.
-        payload_bytes: usize,
+        payload_bytes: u64,
     },
     /// An MBR has no free primary partition.
     #[error(
@@ -155,37 +161,50 @@ pub fn decode(
     node: &str,
     fetch: &dyn Fetch,
     request: impl FnOnce(&str) -> FetchRequest,
-) -> Result<Vec<u8>, ConfigDriveError> {
+) -> Result<Payload, ConfigDriveError> {
     let is_url = input.starts_with("http://") || input.starts_with("https://");
-    let text: Vec<u8> = if is_url {
-        fetch
+    let stored = if is_url {
+        let text = fetch
             .get(&request(input), MAX_DOWNLOAD_BYTES)
-            .map_err(|source| ConfigDriveError::Download { node: node.to_owned(), source })?
-    } else {
-        input.as_bytes().to_vec()
-    };
-    let mut stripped = text.clone();
-    stripped.retain(|byte| !byte.is_ascii_whitespace());
-    let packed = match BASE64.decode(&stripped) {
-        Ok(packed) => packed,
+            .map_err(|source| ConfigDriveError::Download { node: node.to_owned(), source })?;
         // A URL may hold the image itself.
-        Err(_not_base64) if is_url => text,
-        Err(source) => return Err(ConfigDriveError::NotBase64 { node: node.to_owned(), source }),
+        from_base64(&text).unwrap_or(text)
+    } else {
+        from_base64(input.as_bytes()).map_err(|source| ConfigDriveError::NotBase64 { node: node.to_owned(), source })?
     };
-    if is_url && !packed.starts_with(&[0x1f, 0x8b]) {
-        return limited(packed, node);
+    let payload = if is_url && !Payload::is_gzip(&stored) {
+        Payload::plain(stored)
+    } else {
+        Payload::packed(stored, MAX_BYTES).map_err(|source| ConfigDriveError::Gzip { node: node.to_owned(), source })?
+    };
+    if payload.size_bytes() > MAX_BYTES {
+        return Err(ConfigDriveError::TooLarge { node: node.to_owned() });
     }
-    let mut image = Vec::new();
-    MultiGzDecoder::new(packed.as_slice())
-        .take(MAX_BYTES + 1)
-        .read_to_end(&mut image)
-        .map_err(|source| ConfigDriveError::Gzip { node: node.to_owned(), source })?;
-    limited(image, node)
+    Ok(payload)
 }
 
-fn limited(image: Vec<u8>, node: &str) -> Result<Vec<u8>, ConfigDriveError> {
-    let fits = u64::try_from(image.len()).is_ok_and(|len| len <= MAX_BYTES);
-    if fits { Ok(image) } else { Err(ConfigDriveError::TooLarge { node: node.to_owned() }) }
+/// Decodes base64 with white space in it, without a second copy of the text.
+fn from_base64(text: &[u8]) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
+    DecoderReader::new(WithoutSpace(text), &BASE64).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Text as it is, but for its white space.
+struct WithoutSpace<'a>(&'a [u8]);
+
+impl Read for WithoutSpace<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut count = 0;
+        while let (Some(place), Some((byte, rest))) = (buf.get_mut(count), self.0.split_first()) {
+            self.0 = rest;
+            if !byte.is_ascii_whitespace() {
+                *place = *byte;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
 }
 
 /// Puts a config drive on a disk: into the image's own partition labelled `config-2`, or into a new one of 64 MiB at
@@ -194,9 +213,9 @@ fn limited(image: Vec<u8>, node: &str) -> Result<Vec<u8>, ConfigDriveError> {
 ///
 /// # Errors
 /// All but those of reading.
-pub fn write(dev: &BlockDev, image: &[u8], node: &str, rebuild: bool) -> Result<Partition, ConfigDriveError> {
-    let partition = place(dev, image.len(), node)?;
-    let is_iso = matches!(iso9660::label(&mut Cursor::new(image)), Ok(Some(_)));
+pub fn write(dev: &BlockDev, image: &Payload, node: &str, rebuild: bool) -> Result<Partition, ConfigDriveError> {
+    let partition = place(dev, image.size_bytes(), node)?;
+    let is_iso = matches!(iso9660::label(&mut image.reader()), Ok(Some(_)));
     if is_iso && (rebuild || dev.logical_sector() > 2048) {
         tracing::info!(device = %dev.path().display(), "writing the config drive as FAT");
         write_fat(dev, image, &partition)
@@ -205,7 +224,7 @@ pub fn write(dev: &BlockDev, image: &[u8], node: &str, rebuild: bool) -> Result<
         if rebuild {
             tracing::warn!("the config drive is no ISO 9660 file system and is written as it is");
         }
-        dev.write_at(partition.start_bytes, image).map_err(failed(dev, node))?;
+        copy(dev, image, &partition, node)?;
     }
     dev.flush().map_err(failed(dev, node))?;
     Ok(partition)
@@ -215,7 +234,23 @@ fn failed<'a>(dev: &'a BlockDev, node: &'a str) -> impl Fn(BlockDevError) -> Con
     |source| ConfigDriveError::Write { node: node.to_owned(), path: dev.path().to_owned(), source }
 }
 
-fn place(dev: &BlockDev, len: usize, node: &str) -> Result<Partition, ConfigDriveError> {
+/// Writes the image as it is.
+fn copy(dev: &BlockDev, image: &Payload, partition: &Partition, node: &str) -> Result<(), ConfigDriveError> {
+    let unreadable = |source| ConfigDriveError::Gzip { node: node.to_owned(), source };
+    let mut reader = image.reader();
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut offset = partition.start_bytes;
+    loop {
+        let count = reader.read(&mut buffer).map_err(unreadable)?;
+        if count == 0 {
+            return Ok(());
+        }
+        dev.write_at(offset, buffer.get(..count).unwrap_or_default()).map_err(failed(dev, node))?;
+        offset += u64::try_from(count).unwrap_or_default();
+    }
+}
+
+fn place(dev: &BlockDev, len_bytes: u64, node: &str) -> Result<Partition, ConfigDriveError> {
     let path = || dev.path().to_owned();
     let in_table = |source| match source {
         TableError::MbrFull { primaries, path } => ConfigDriveError::MbrFull { node: node.to_owned(), path, primaries },
@@ -235,9 +270,9 @@ fn place(dev: &BlockDev, len: usize, node: &str) -> Result<Partition, ConfigDriv
         return Err(ConfigDriveError::Ambiguous { path: path(), numbers });
     }
     if let Some(partition) = labelled.pop() {
-        if u64::try_from(len).unwrap_or(u64::MAX) > partition.size_bytes {
+        if len_bytes > partition.size_bytes {
             let Partition { number, size_bytes, .. } = partition;
-            return Err(ConfigDriveError::NoFit { path: path(), number, size_bytes, payload_bytes: len });
+            return Err(ConfigDriveError::NoFit { path: path(), number, size_bytes, payload_bytes: len_bytes });
         }
         return Ok(partition);
     }
@@ -252,9 +287,11 @@ fn place(dev: &BlockDev, len: usize, node: &str) -> Result<Partition, ConfigDriv
 }
 
 /// Makes a FAT file system in the partition and copies the tree of an ISO 9660 image into it.
-fn write_fat(dev: &BlockDev, image: &[u8], partition: &Partition) -> io::Result<()> {
-    let mut image = Cursor::new(image);
-    let (directories, files) = iso9660::tree(&mut image)?;
+fn write_fat(dev: &BlockDev, image: &Payload, partition: &Partition) -> io::Result<()> {
+    let mut image = image.reader();
+    let (directories, mut files) = iso9660::tree(&mut image)?;
+    // Reading forward is what a compressed image is good at.
+    files.sort_unstable_by_key(|file| file.offset);
     let sector = u16::try_from(dev.logical_sector()).map_err(io::Error::other)?;
     let sectors = u32::try_from(partition.size_bytes / u64::from(sector)).map_err(io::Error::other)?;
     let options =

@@ -1,5 +1,6 @@
 use std::process::Command;
 
+use base64::Engine as _;
 use ferric_sys::block_dev::Access;
 use ferric_sys::testing::disk::TestDisk;
 use flate2::Compression;
@@ -61,6 +62,12 @@ fn packed(image: &[u8]) -> String {
     BASE64.encode(gzip.finish().unwrap())
 }
 
+fn content(payload: &Payload) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    payload.reader().read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
 fn request(url: &str) -> FetchRequest {
     FetchRequest { url: url.to_owned(), ..FetchRequest::default() }
 }
@@ -88,12 +95,12 @@ fn inline_and_downloaded_content_give_the_same_image() {
     let iso = iso();
     let text = packed(&iso);
     let none = OneFile(Vec::new());
-    assert_eq!(decode(&text, "n", &none, request).unwrap(), iso);
+    assert_eq!(content(&decode(&text, "n", &none, request).unwrap()), iso);
     let wrapped: String =
         text.as_bytes().chunks(76).map(|line| format!("{}\n", std::str::from_utf8(line).unwrap())).collect();
-    assert_eq!(decode(&wrapped, "n", &none, request).unwrap(), iso);
+    assert_eq!(content(&decode(&wrapped, "n", &none, request).unwrap()), iso);
     for body in [text.into_bytes(), iso.clone()] {
-        assert_eq!(decode("http://x/configdrive", "n", &OneFile(body), request).unwrap(), iso);
+        assert_eq!(content(&decode("http://x/configdrive", "n", &OneFile(body), request).unwrap()), iso);
     }
 }
 
@@ -114,10 +121,11 @@ fn a_new_partition_at_the_end_holds_the_image_and_a_second_time_it_is_reused() {
     let disk = gpt_disk(256 * MIB, 512);
     let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
     let iso = iso();
-    let first = write(&dev, &iso, "n", false).unwrap();
+    let payload = decode(&packed(&iso), "n", &OneFile(Vec::new()), request).unwrap();
+    let first = write(&dev, &payload, "n", false).unwrap();
     assert_eq!(first.number, 2);
     assert_eq!(filesystem::label(&dev, first.start_bytes, first.size_bytes).as_deref(), Some("config-2"));
-    let second = write(&dev, &iso, "n", false).unwrap();
+    let second = write(&dev, &Payload::plain(iso.clone()), "n", false).unwrap();
     assert_eq!(first, second);
     assert_eq!(table::validate(&dev).unwrap().partitions.len(), 2);
     let mut back = vec![0_u8; iso.len()];
@@ -129,7 +137,8 @@ fn a_new_partition_at_the_end_holds_the_image_and_a_second_time_it_is_reused() {
 fn a_4kn_disk_gets_a_fat_with_the_same_files() {
     let disk = gpt_disk(256 * MIB, 4096);
     let dev = BlockDev::open_file_as(disk.path(), Access::Exclusive, 4096).unwrap();
-    let made = write(&dev, &iso(), "n", false).unwrap();
+    let payload = decode(&packed(&iso()), "n", &OneFile(Vec::new()), request).unwrap();
+    let made = write(&dev, &payload, "n", false).unwrap();
     assert_eq!(filesystem::label(&dev, made.start_bytes, made.size_bytes).as_deref(), Some("CONFIG-2"));
     let fs = fatfs::FileSystem::new(
         Slice::read_only(&dev, made.start_bytes, made.size_bytes),
@@ -149,10 +158,10 @@ fn two_labelled_partitions_are_an_error_and_nothing_is_written() {
     let disk = gpt_disk(256 * MIB, 512);
     let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
     let iso = iso();
-    let made = write(&dev, &iso, "n", false).unwrap();
+    let made = write(&dev, &Payload::plain(iso.clone()), "n", false).unwrap();
     dev.write_at(MIB, &iso).unwrap();
     let before = std::fs::read(disk.path()).unwrap();
-    let error = write(&dev, &iso, "n", false).unwrap_err();
+    let error = write(&dev, &Payload::plain(iso.clone()), "n", false).unwrap_err();
     assert!(matches!(&error, ConfigDriveError::Ambiguous { numbers, .. } if *numbers == [1, made.number]), "{error}");
     assert!(std::fs::read(disk.path()).unwrap() == before);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ferric_disk::boot::efi;
 use ferric_disk::boot::efivars::EfiVars;
+use ferric_disk::configdrive::Payload;
 use ferric_disk::image::source::FetchRequest;
 use ferric_disk::image::{Format, ImageOptions, deploy, deploy_image};
 use ferric_disk::{configdrive, table, wipe};
@@ -53,7 +54,7 @@ pub fn prepare_image(
     let report = deploy_image(&info, context.services.fetch(), &dev, &options, context.progress)
         .map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, ?report, "image written");
-    let root_uuid = finish(context, &dev, node, payload.as_deref())?;
+    let root_uuid = finish(context, &dev, node, payload.as_ref())?;
     context.services.remember_partition_uuids(json!({"root uuid": root_uuid}));
     context.services.image_written(info.id());
     Ok(format!("image ({}) written to device {} root_uuid={root_uuid}", info.id(), disk.info.name))
@@ -72,7 +73,7 @@ fn finish(
     context: &StepContext<'_>,
     dev: &BlockDev,
     node: &Node,
-    payload: Option<&[u8]>,
+    payload: Option<&Payload>,
 ) -> Result<String, CommandError> {
     context.progress.phase("partition table", None);
     table::validate(dev).map_err(|error| failed(error.class(), &error))?;
@@ -81,7 +82,7 @@ fn finish(
         tracing::warn!(reason = chain(&error), "the backup of the GPT was not moved to the end of the disk");
     }
     if let Some(image) = payload {
-        let size = u64::try_from(image.len()).unwrap_or(u64::MAX);
+        let size = image.size_bytes();
         context.progress.phase("config drive", Some(size));
         let uuid = node.uuid().unwrap_or_default();
         let partition = configdrive::write(dev, image, uuid, context.settings.config_drive_rebuild)
@@ -130,13 +131,13 @@ fn image_options(settings: &Settings) -> Result<ImageOptions, CommandError> {
     })
 }
 
-/// The config drive as the image of a file system, fetched and unpacked; `None` when there is none.
+/// The config drive, fetched and checked; `None` when there is none.
 fn payload(
     context: &StepContext<'_>,
     info: &ImageInfo,
     node: &Node,
     argument: Option<&Value>,
-) -> Result<Option<Vec<u8>>, CommandError> {
+) -> Result<Option<Payload>, CommandError> {
     let given =
         argument.filter(|value| !value.is_null()).or(info.configdrive.as_ref()).filter(|value| !value.is_null());
     let text = match given {
