@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use ferric_sys::attr;
 use ferric_types::Node;
 use ferric_types::error::{CommandError, ErrorClass};
 use ferric_types::inventory::BlockDevice;
@@ -56,15 +57,22 @@ pub fn select(registry: &Registry, machine: &Machine, settings: &Settings, node:
 }
 
 /// The disk that would be chosen without hints, by size and then name; `None` when all are smaller than 4 GiB.
-/// Virtual media and disks that refuse writes are passed over: they can hold no operating system.
+/// Virtual media and disks that refuse writes are passed over: they can hold no operating system. So are removable USB
+/// media, such as a stick that was left in or the BMC's virtual disk (pitfall A8); hints may still choose them.
 pub fn smallest<'a>(machine: &Machine, disks: &'a [Disk]) -> Option<&'a Disk> {
     let mut sorted: Vec<&Disk> = disks
         .iter()
         .filter(|disk| disk.info.size >= MIN_SIZE_BYTES && !disk.read_only)
-        .filter(|disk| !disks::is_virtual_media(&machine.root, &disk.kname))
+        .filter(|disk| !disks::is_virtual_media(&machine.root, &disk.kname) && !is_removable_usb(machine, disk))
         .collect();
     sorted.sort_by(|a, b| (a.info.size, &a.info.name).cmp(&(b.info.size, &b.info.name)));
     sorted.first().copied()
+}
+
+/// Not on other buses: there the kernel calls disks in hot-plug bays removable, too.
+fn is_removable_usb(machine: &Machine, disk: &Disk) -> bool {
+    let flag = attr::read_optional(&machine.root.path("sys/block").join(&disk.kname).join("removable"));
+    disk.info.tran.as_deref() == Some("usb") && flag.is_some_and(|flag| flag == "1")
 }
 
 fn by_hints<'a>(disks: &'a [Disk], hints: &Map<String, Value>) -> Result<&'a Disk, CommandError> {

@@ -70,6 +70,23 @@ fn without_hints_the_smallest_disk_of_4_gib_counts_then_its_name() {
 }
 
 #[test]
+fn removable_usb_media_are_chosen_only_when_meant() {
+    let lab = lab(&[("vda", 20 * GIB_SECTORS)]);
+    for (name, place) in
+        [("sda", "usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0"), ("sdb", "ata1/host0/target0:0:0/0:0:0:0")]
+    {
+        let size = (if name == "sda" { 5 } else { 6 } * GIB_SECTORS).to_string();
+        let number = if name == "sda" { "8:0" } else { "8:16" };
+        let attributes = [("size", size.as_str()), ("removable", "1")];
+        lab.tree.disk(name, &format!("pci0000:00/0000:00:1f.2/{place}"), number, &attributes).unwrap();
+    }
+    // The kernel calls disks in hot-plug bays removable, too.
+    assert_eq!(lab.select(json!({})).unwrap(), "/dev/sdb");
+    let hinted = json!({"properties": {"root_device": {"name": "/dev/sda"}}});
+    assert_eq!(lab.select(hinted).unwrap(), "/dev/sda");
+}
+
+#[test]
 fn hints_choose_and_a_wrong_hint_never_falls_back() {
     let lab = lab(&[("vda", 20 * GIB_SECTORS), ("vdb", 5 * GIB_SECTORS)]);
     let hinted = |hints: Value| lab.select(json!({"properties": {"root_device": hints}}));
