@@ -1,0 +1,285 @@
+//! Cleaning: signatures and data go from disks of every kind, and what must be left alone is left alone.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use ferric_qemu::conductor::flow::{CleanReport, Flow, FlowError, FlowEvent, Limits, NoPower, probe};
+use ferric_qemu::conductor::{AgentClient, ProvisionState};
+use ferric_qemu::{Disk, DiskBus, DiskFile, FaultyIo, IoFault, artifacts};
+use ferric_tests::{Bench, Bundle, Plan};
+use serde_json::{Value, json};
+
+use crate::kit::{self, MIB};
+
+const SIZE: u64 = 24 * MIB;
+/// Where the disks with bad sectors have one, in sectors of 512 bytes: far from both ends.
+const BAD_SECTOR: u64 = 12 * MIB / 512;
+const VMFS_MAGIC: [u8; 4] = [0x5e, 0xf1, 0xab, 0x2f];
+const VMFS_PLACE: u64 = 2 * MIB;
+
+/// Serial number, bus and sector size of the disks that are to be cleaned.
+const DISKS: [(&str, DiskBus, u32); 6] = [
+    ("VIRTIO-512", DiskBus::VirtioBlk, 512),
+    ("VIRTIO-4K", DiskBus::VirtioBlk, 4096),
+    ("NVME-512", DiskBus::Nvme, 512),
+    ("NVME-4K", DiskBus::Nvme, 4096),
+    ("SATA", DiskBus::Ahci, 512),
+    ("SCSI-4K", DiskBus::VirtioScsi, 4096),
+];
+const READ_ONLY: &str = "READ-ONLY";
+/// Fails once at its bad sector.
+const SHAKY: &str = "SHAKY";
+/// Fails always at its bad sector.
+const BROKEN: &str = "BROKEN";
+
+/// Signatures as a used disk has them: offset and bytes. Three partitions, with an ext file system; LVM and md 1.0; LUKS and
+/// md 1.2; and on the disk itself old ones beside the partition table.
+fn signatures() -> Vec<(u64, &'static [u8])> {
+    const MD: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
+    vec![
+        (MIB + 1080, &[0x53, 0xef]),
+        (9 * MIB + 512, b"LABELONE"),
+        (9 * MIB + 536, b"LVM2 001"),
+        (17 * MIB - 8192, MD),
+        (17 * MIB, b"LUKS\xba\xbe"),
+        (17 * MIB + 4096, MD),
+        (0x1_0040, b"_BHRfS_M"),
+        (0x2_0000, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0]),
+        (SIZE - 0x1_0000, MD),
+    ]
+}
+
+const PARTITIONS: [(u64, u64); 3] = [(MIB, 9 * MIB), (9 * MIB, 17 * MIB), (17 * MIB, 23 * MIB)];
+
+struct Machine {
+    files: BTreeMap<&'static str, DiskFile>,
+    bench: Bench,
+    agent: AgentClient,
+}
+
+impl Machine {
+    fn boot(dir: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        let mut disks = Vec::new();
+        for (index, (serial, bus, sector)) in DISKS.into_iter().enumerate() {
+            let file = kit::used_disk(dir.join(serial), u64::try_from(index)?, SIZE, SIZE)?;
+            let last = if serial == "SATA" { kit::TYPE_VMFS } else { kit::TYPE_LINUX };
+            kit::partition(&file, u64::from(sector), &PARTITIONS, last)?;
+            for (offset, bytes) in signatures() {
+                file.write(offset, bytes)?;
+            }
+            disks.push(Disk::new(bus, file.path()).serial(serial).block_size(sector, sector));
+            files.insert(serial, file);
+        }
+        for serial in [READ_ONLY, SHAKY, BROKEN] {
+            let file = kit::used_disk(dir.join(serial), 40, SIZE, SIZE)?;
+            let disk = Disk::new(DiskBus::VirtioBlk, file.path()).serial(serial);
+            let fault = IoFault { io: FaultyIo::Write, sector: Some(BAD_SECTOR), errno: 5, once: serial == SHAKY };
+            disks.push(match serial {
+                READ_ONLY => {
+                    kit::partition(&file, 512, &PARTITIONS, kit::TYPE_LINUX)?;
+                    disk.read_only()
+                }
+                _ => disk.fault(fault),
+            });
+            files.insert(serial, file);
+        }
+        files["VIRTIO-4K"].write(VMFS_PLACE, &VMFS_MAGIC)?;
+        let mut plan = Plan::new("clean");
+        plan.state = ProvisionState::Manageable;
+        plan.node = |node| node.fast_track = true;
+        plan.cmdline = kit::SHORT.to_owned();
+        let bench = plan.boot(|vm| Ok(disks.into_iter().fold(vm, |vm, disk| vm.disk(disk))))?;
+        let agent = bench.agent()?;
+        Ok(Self { files, bench, agent })
+    }
+
+    /// Sets keys of the node's `driver_internal_info` and makes it ready for another cleaning.
+    fn prepare(&self, internal: &[(&str, Value)]) -> Result<()> {
+        self.bench.conductor.update_node(&self.bench.uuid, |node| {
+            node.provision_state = ProvisionState::Manageable;
+            node.maintenance = false;
+            node.reservation = None;
+            internal.iter().for_each(|(key, value)| node.set_internal(key, value.clone()));
+        })
+    }
+
+    /// The automated cleaning with these steps only, and the progress that was seen meanwhile.
+    fn clean(&self, steps: &[&str]) -> (Result<CleanReport, FlowError>, Vec<(String, u64, Option<u64>)>) {
+        let known = ["erase_devices", "erase_devices_metadata"];
+        let off = known.into_iter().filter(|step| !steps.contains(step)).map(|step| (step.to_owned(), 0)).collect();
+        let mut seen = Vec::new();
+        let mut power = NoPower::default();
+        let limits =
+            Limits { step: self.bench.limit(60), progress: Some(Duration::from_millis(300)), ..Limits::default() };
+        let result = Flow::new(&self.bench.conductor, &self.bench.uuid, &mut power)
+            .limits(limits)
+            .observer(|event| {
+                if let FlowEvent::Progress { progress, .. } = event {
+                    seen.push((progress.phase.clone(), progress.done_bytes, progress.total_bytes));
+                }
+            })
+            .clean(&off);
+        (result, seen)
+    }
+
+    fn digests(&self) -> Result<BTreeMap<&str, String>> {
+        self.files.iter().map(|(serial, file)| Ok((*serial, kit::digest(file)?))).collect()
+    }
+
+    /// Partitions that the kernel knows of, from the agent's logs.
+    fn partitions(&self) -> Result<Vec<String>> {
+        let text = Bundle::of(&self.agent)?.text("partitions");
+        let names = text.lines().filter_map(|line| line.split_whitespace().nth(3)).map(str::to_owned);
+        let is_partition = |name: &String| {
+            let disk = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            disk != name && (!disk.starts_with("nvme") || disk.ends_with('p')) && !disk.starts_with("sr")
+        };
+        Ok(names.filter(is_partition).collect())
+    }
+}
+
+/// The text of a failed cleaning and the class of its error.
+fn failure(result: Result<CleanReport, FlowError>) -> Result<(String, String)> {
+    match result {
+        Err(FlowError::Failed { record: Some(record), .. }) => {
+            let class = record.command_error["type"].as_str().unwrap_or_default().to_owned();
+            Ok((record.error_text(), class))
+        }
+        Err(other) => Err(other).context("not the failure of a step"),
+        Ok(report) => anyhow::bail!("cleaning did not fail: {report:?}"),
+    }
+}
+
+#[test]
+fn disks_of_every_kind_are_cleaned() {
+    let dir = artifacts::temp_dir("clean").unwrap();
+    let machine = Machine::boot(dir.path()).unwrap();
+    let names = kit::names(&machine.agent).unwrap();
+    assert_eq!(names.len(), 9, "{names:?}");
+    stale_version_is_told(&machine).unwrap();
+    protected_file_systems_stop_everything(&machine).unwrap();
+    metadata_goes(&machine, &names).unwrap();
+    everything_goes_but_what_cannot(&machine, &names).unwrap();
+    exceptions_are_obeyed(&machine, &names).unwrap();
+}
+
+fn stale_version_is_told(machine: &Machine) -> Result<()> {
+    let before = machine.digests()?;
+    probe::wrong_version_is_a_mismatch(&machine.agent, &machine.bench.node()?, machine.bench.limit(20))?;
+    ensure!(machine.digests()? == before, "a step of another version has written to a disk");
+    Ok(())
+}
+
+/// A VMFS signature on one disk, then only a partition of that type on another one: no disk is touched at all.
+fn protected_file_systems_stop_everything(machine: &Machine) -> Result<()> {
+    let names = kit::names(&machine.agent)?;
+    let both = [&names["VIRTIO-4K"], &names["SATA"]];
+    for (step, protected) in [("erase_devices_metadata", &both[..]), ("erase_devices", &both[1..])] {
+        let before = machine.digests()?;
+        machine.prepare(&[])?;
+        let (text, class) = failure(machine.clean(&[step]).0)?;
+        ensure!(class == "ProtectedDeviceError", "{step}: {class}: {text}");
+        let named = protected.iter().any(|name| text.contains(&format!("located on device {name}")));
+        ensure!(text.contains("VMFS") && named, "{step}: no VMFS on one of {protected:?} in {text:?}");
+        ensure!(machine.digests()? == before, "{step}: a disk was written to beside the protected one");
+        // From here on only the partition's type says it.
+        machine.files["VIRTIO-4K"].write(VMFS_PLACE, &[0; 4])?;
+    }
+    Ok(())
+}
+
+/// With the node's leave to wipe protected file systems every signature goes, and the kernel forgets the partitions.
+fn metadata_goes(machine: &Machine, names: &BTreeMap<String, String>) -> Result<()> {
+    let before = machine.partitions()?;
+    ensure!(before.len() >= 3 * DISKS.len(), "partitions at the start: {before:?}");
+    machine.prepare(&[("wipe_special_filesystems", json!(false))])?;
+    let report = machine.clean(&["erase_devices_metadata"]).0.context("erasing metadata")?;
+    ensure!(report.steps.len() == 1 && report.steps[0].result.is_null(), "{:?}", report.steps);
+    for (serial, _, sector) in DISKS {
+        let file = &machine.files[serial];
+        // 33 sectors are what the reference agent takes; a GPT has at most as many bytes at each end.
+        let ends = 34 * u64::from(sector);
+        file.check_zero(0, ends)?;
+        file.check_zero(SIZE - ends, ends)?;
+        for (offset, bytes) in signatures() {
+            ensure!(file.read(offset, bytes.len())? != bytes, "{serial}: the signature at {offset} is still there");
+        }
+    }
+    let (left, read_only) = (machine.partitions()?, names[READ_ONLY].trim_start_matches("/dev/"));
+    ensure!(left.iter().all(|partition| partition.starts_with(read_only)), "the kernel still knows {left:?}");
+    Ok(())
+}
+
+/// Erasing: all disks at once, nothing left on any of them; the one that cannot be written and the one with a broken
+/// sector are named, and what is wrong with them.
+fn everything_goes_but_what_cannot(machine: &Machine, names: &BTreeMap<String, String>) -> Result<()> {
+    machine.prepare(&[])?;
+    machine.bench.vm().console().mark();
+    let (result, progress) = machine.clean(&["erase_devices"]);
+    let (text, class) = failure(result)?;
+    ensure!(class == "BlockDeviceEraseError", "{class}: {text}");
+    let (read_only, broken) = (&names[READ_ONLY], &names[BROKEN]);
+    for words in [
+        format!("{read_only}: it is read-only"),
+        format!("{broken}: erasing {broken}: writing"),
+        // The request that failed begins at a whole MiB.
+        format!("at {} of {broken}", BAD_SECTOR * 512 / MIB * MIB),
+        "Input/output error".to_owned(),
+        "failed on 2 of 9 disks".to_owned(),
+    ] {
+        ensure!(text.contains(&words), "no {words:?} in {text:?}");
+    }
+    for serial in DISKS.iter().map(|(serial, ..)| serial).chain([&SHAKY]) {
+        machine.files[serial].check_zero(0, SIZE)?;
+    }
+    let total = 8 * SIZE * 2;
+    let shown = |(phase, done, all): &(String, u64, Option<u64>)| {
+        phase.starts_with("erase /dev/") && (1..total + SIZE * 2).contains(done) && all.is_some()
+    };
+    ensure!(progress.iter().any(shown), "no progress was shown: {progress:?}");
+    ensure!(progress.windows(2).all(|pair| pair[0].1 <= pair[1].1), "progress goes back: {progress:?}");
+    let journal = Bundle::of(&machine.agent)?.text("journal");
+    let shaky = &names[SHAKY];
+    ensure!(
+        journal.contains(&format!("at {} of {shaky}", BAD_SECTOR * 512 / MIB * MIB)),
+        "no error of {shaky} in the log"
+    );
+    let lines = machine.bench.vm().console().lines();
+    let first_end =
+        lines.iter().position(|line| line.contains("random_passes")).context("no verdict on the console")?;
+    let begun = lines[..first_end].iter().filter(|line| line.contains("overwriting with random bytes")).count();
+    ensure!(begun >= 4, "only {begun} disks were begun before the first one was done");
+    Ok(())
+}
+
+/// `agent_erase_skip_read_only` and the skip list make the same machine clean; the answer tells what became of each disk.
+fn exceptions_are_obeyed(machine: &Machine, names: &BTreeMap<String, String>) -> Result<()> {
+    machine.prepare(&[("agent_erase_skip_read_only", json!(true)), ("agent_erase_devices_iterations", json!(0))])?;
+    let skip = json!([{"serial": BROKEN}]);
+    machine.bench.conductor.update_node(&machine.bench.uuid, |node| {
+        drop(node.properties.insert("skip_block_devices".to_owned(), skip));
+    })?;
+    let refilled = ["VIRTIO-512", "NVME-4K", "SATA", "SCSI-4K"];
+    for serial in refilled {
+        kit::refill(&machine.files[serial], 50, 8 * MIB)?;
+    }
+    let untouched = [BROKEN, READ_ONLY].map(|serial| kit::digest(&machine.files[serial]).unwrap());
+    let report = machine.clean(&["erase_devices"]).0.context("erasing with exceptions")?;
+    let result = &report.steps[0].result;
+    ensure!(result[&names[READ_ONLY]] == json!({"skipped": "read-only"}), "{result}");
+    ensure!(result.get(&names[BROKEN]).is_none(), "a disk of the skip list was worked on: {result}");
+    for serial in DISKS.iter().map(|(serial, ..)| serial).chain([&SHAKY]) {
+        let verdict = &result[&names[*serial]];
+        ensure!(verdict["zeroed"] == true && verdict["method"] == "overwrite", "{serial}: {verdict}");
+        ensure!(verdict["bytes"] == SIZE && verdict["samples_checked"].as_u64() > Some(2), "{serial}: {verdict}");
+    }
+    for serial in refilled {
+        machine.files[serial].check_zero(0, SIZE)?;
+    }
+    let now = [BROKEN, READ_ONLY].map(|serial| kit::digest(&machine.files[serial]).unwrap());
+    ensure!(now == untouched, "a disk that must be left alone has changed");
+    Ok(())
+}

@@ -1,0 +1,391 @@
+//! Deploying: images of every kind arrive whole on disks of every kind, and a machine boots what was deployed.
+
+use std::fs::{self, File};
+use std::io::{Cursor, Read as _};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use ferric_qemu::conductor::flow::{BootTarget, DeployReport, DeployRequest, Flow, ImageSource, Limits, Power};
+use ferric_qemu::conductor::{AgentClient, Conductor, ConductorConfig, Node, ProvisionState, Wait};
+use ferric_qemu::lab::configdrive::{ConfigDrive, encode};
+use ferric_qemu::machine::Boot;
+use ferric_qemu::os_image::{DiskLabel, ImageFormat, Qcow2Kind, Recipe, qcow2_from, tiny_raw};
+use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Fault, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
+use ferric_tests::{AGENT_ADDRESS, Bench, HOST, MAC, Plan, unpack};
+use serde_json::{Value, json};
+
+use crate::kit::{self, MIB};
+
+const IMAGE_BYTES: u64 = 20 * MIB;
+/// How much of a disk holds old data before an image comes.
+const OLD_BYTES: u64 = 24 * MIB;
+/// Serial, bus, sector size, and size in MiB: room for a config drive where one comes.
+const DISKS: [(&str, DiskBus, u32, u64); 6] = [
+    ("RAW", DiskBus::VirtioBlk, 512, 128),
+    ("ZSTD", DiskBus::Nvme, 512, 64),
+    ("ZLIB", DiskBus::Ahci, 512, 64),
+    ("MBR", DiskBus::VirtioBlk, 512, 128),
+    ("RAW-4K", DiskBus::VirtioScsi, 4096, 128),
+    ("PLAIN-4K", DiskBus::Nvme, 4096, 64),
+];
+
+/// Raw images of three kinds, beside which qcow2 files are made, and a config drive.
+struct Images {
+    gpt: PathBuf,
+    mbr: PathBuf,
+    gpt_4k: PathBuf,
+    drive: Vec<u8>,
+}
+
+impl Images {
+    fn make(dir: &Path) -> Result<Self> {
+        let [gpt, mbr, gpt_4k] = ["gpt.raw", "mbr.raw", "gpt4k.raw"].map(|name| dir.join(name));
+        tiny_raw(&gpt, DiskLabel::Gpt, IMAGE_BYTES)?;
+        tiny_raw(&mbr, DiskLabel::Mbr, IMAGE_BYTES)?;
+        kit::gpt_image(&gpt_4k, 4096, IMAGE_BYTES, 77)?;
+        Ok(Self { gpt, mbr, gpt_4k, drive: drive().iso()? })
+    }
+}
+
+fn by_serial(serial: &str) -> Value {
+    json!({"serial": serial})
+}
+
+fn file(dir: &Path, serial: &str) -> DiskFile {
+    DiskFile::existing(dir.join(serial), ferric_qemu::DiskFormat::Raw)
+}
+
+fn drive() -> ConfigDrive {
+    let mut drive = ConfigDrive::new("1be26c0b-03f2-4d2e-ae87-c02d7f33c123", "node-7.example.org");
+    drive.user_data = b"#cloud-config of the test\n".to_vec();
+    drive
+}
+
+/// Writes an image, checks where it went and what the agent says of it afterwards.
+fn deploy(bench: &Bench, agent: &AgentClient, serial: &str, info: &Value, drive: Option<&str>) -> Result<String> {
+    let record = kit::write(bench, agent, info, drive, &by_serial(serial)).with_context(|| serial.to_owned())?;
+    let device = kit::device(&record).with_context(|| serial.to_owned())?;
+    ensure!(device == kit::names(agent)?[serial], "{serial}: written to {device}");
+    let uuids = agent.command("standby.get_partition_uuids", &json!({}), Wait::ForResult)?.command_result;
+    let uuid = uuids["root uuid"].as_str().with_context(|| format!("{serial}: no root uuid in {uuids}"))?.to_owned();
+    let expected =
+        format!("prepare_image: image ({}) written to device {device} root_uuid={uuid}", info["id"].as_str().unwrap());
+    ensure!(record.command_result["deploy_result"]["result"] == expected, "{serial}: {}", record.command_result);
+    Ok(uuid)
+}
+
+#[test]
+fn images_of_every_kind_arrive_whole() {
+    let dir = artifacts::temp_dir("deploy").unwrap();
+    let dir = dir.path();
+    let images = Images::make(dir).unwrap();
+    let mut disks = Vec::new();
+    for (serial, bus, sector, size) in DISKS {
+        let file = kit::used_disk(dir.join(serial), 9, size * MIB, OLD_BYTES).unwrap();
+        disks.push(Disk::new(bus, file.path()).serial(serial).block_size(sector, sector));
+    }
+    let mut plan = Plan::new("deploy-images");
+    plan.state = ProvisionState::DeployWait;
+    plan.cmdline = kit::SHORT.to_owned();
+    let mut bench = plan.boot(|vm| Ok(disks.into_iter().fold(vm, |vm, disk| vm.disk(disk)))).unwrap();
+    let agent = bench.agent().unwrap();
+    undeclared_raw_with_sha512(&bench, &agent, &images).unwrap();
+    zstd_with_login_and_checksum_list(&bench, &agent, &images).unwrap();
+    zlib_without_ranges_with_md5(&bench, &agent, &images).unwrap();
+    let uuid = mbr_with_drive_from_a_server(&bench, &agent, &images).unwrap();
+    assert_eq!(uuid, "0x02fe411c", "the MBR's disk signature");
+    large_sectors(&bench, &agent, &images).unwrap();
+    // The power fails right after the last success.
+    bench.vm().kill();
+    bench.power_off();
+    whole_on_disk(dir, &images).unwrap();
+    drives_on_disk(dir, &images.drive).unwrap();
+}
+
+/// No `disk_format`, as Ironic sends it for a plain URL.
+fn undeclared_raw_with_sha512(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<()> {
+    let content = Content::File(images.gpt.clone());
+    let mut info = kit::image_info(bench, "/undeclared.img", "raw", &content)?;
+    info["disk_format"] = Value::Null;
+    info["os_hash_algo"] = json!("sha512");
+    info["os_hash_value"] = json!(content.sha512()?);
+    deploy(bench, agent, "RAW", &info, Some(&encode(&images.drive)?)).map(drop)
+}
+
+/// The image needs a log-in, its checksum is in a list on the server.
+fn zstd_with_login_and_checksum_list(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<()> {
+    let content = Content::File(qcow2_from(&images.gpt, Qcow2Kind::Zstd)?);
+    let mut info = kit::image_info(bench, "/os/zstd.qcow2", "qcow2", &content)?;
+    info["id"] = json!("zstd.qcow2");
+    bench.images.require_basic_auth("/os/zstd.qcow2", "reader", "s3cret-w0rd");
+    let sums = [("0".repeat(64), "other.qcow2".to_owned()), (content.sha256()?, "zstd.qcow2".to_owned())];
+    let sums: Vec<(&str, &str)> = sums.iter().map(|(sum, name)| (sum.as_str(), name.as_str())).collect();
+    bench.images.add("/os/SHA256SUMS", Content::checksums_gnu(&sums));
+    let fields = info.as_object_mut().context("image_info is an object")?;
+    fields.remove("os_hash_algo");
+    fields.remove("os_hash_value");
+    info["checksum"] = json!(bench.images.guest_url("/os/SHA256SUMS"));
+    info["image_server_auth_strategy"] = json!("http_basic");
+    info["image_server_user"] = json!("reader");
+    info["image_server_password"] = json!("s3cret-w0rd");
+    deploy(bench, agent, "ZSTD", &info, None)?;
+    let asked = bench.images.requests_for("/os/zstd.qcow2");
+    ensure!(asked.iter().all(|request| request.status < 300), "an image request was refused: {asked:?}");
+    let said = bench.vm().console().text();
+    ensure!(!said.contains("s3cret-w0rd"), "the password is on the console");
+    Ok(())
+}
+
+/// A server without ranges: the qcow2 file is written as it comes.
+fn zlib_without_ranges_with_md5(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<()> {
+    let path = qcow2_from(&images.gpt, Qcow2Kind::Zlib)?;
+    let mut info = kit::image_info(bench, "/zlib.qcow2", "qcow2", &Content::File(path.clone()))?;
+    bench.images.fault("/zlib.qcow2", Fault::NoRanges, None);
+    let fields = info.as_object_mut().context("image_info is an object")?;
+    fields.remove("os_hash_algo");
+    fields.remove("os_hash_value");
+    info["checksum"] = json!(kit::md5(&path)?);
+    deploy(bench, agent, "ZLIB", &info, None)?;
+    let asked = bench.images.requests_for("/zlib.qcow2");
+    ensure!(asked.len() == 1, "more than one request to a server without ranges: {asked:?}");
+    Ok(())
+}
+
+/// The config drive comes from a server, and the digest from a list in the form of BSD's tools.
+fn mbr_with_drive_from_a_server(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<String> {
+    let content = Content::File(qcow2_from(&images.mbr, Qcow2Kind::Plain)?);
+    let mut info = kit::image_info(bench, "/mbr.qcow2", "qcow2", &content)?;
+    bench.images.add("/mbr.sum", Content::checksums_bsd("SHA256", &[(&content.sha256()?, "mbr.qcow2")]));
+    info["os_hash_value"] = json!(bench.images.guest_url("/mbr.sum"));
+    bench.images.add("/drive.gz.b64", Content::bytes(encode(&images.drive)?));
+    deploy(bench, agent, "MBR", &info, Some(&bench.images.guest_url("/drive.gz.b64")))
+}
+
+fn large_sectors(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<()> {
+    let raw = kit::image_info(bench, "/4k.raw", "raw", &Content::File(images.gpt_4k.clone()))?;
+    deploy(bench, agent, "RAW-4K", &raw, Some(&encode(&images.drive)?))?;
+    let qcow2 = Content::File(qcow2_from(&images.gpt_4k, Qcow2Kind::Plain)?);
+    let info = kit::image_info(bench, "/4k.qcow2", "qcow2", &qcow2)?;
+    // No length either: the answer's end is the file's.
+    bench.images.fault("/4k.qcow2", Fault::Chunked, None);
+    bench.images.fault("/4k.qcow2", Fault::NoRanges, None);
+    deploy(bench, agent, "PLAIN-4K", &info, None).map(drop)
+}
+
+/// Images are there byte for byte, zeroes of the image over old data included; tables reach to the disks' ends, and no
+/// old data is left where a table or RAID superblock could be.
+fn whole_on_disk(dir: &Path, images: &Images) -> Result<()> {
+    for (serial, _, sector, size) in DISKS {
+        let (disk, sector) = (file(dir, serial), u64::from(sector));
+        let image = match serial {
+            "MBR" => &images.mbr,
+            _ if sector == 4096 => &images.gpt_4k,
+            _ => &images.gpt,
+        };
+        if serial == "MBR" {
+            // The table has one more entry, from byte 462 on.
+            disk.check_image(image, &[(462, 16)])?;
+        } else {
+            kit::check_content(&disk, image, sector).with_context(|| serial.to_owned())?;
+            let partitions = kit::sound_gpt(&disk, sector).with_context(|| serial.to_owned())?;
+            ensure!(partitions.first() == Some(&(MIB, IMAGE_BYTES - MIB)), "{serial}: {partitions:?}");
+        }
+        if ["ZSTD", "ZLIB", "PLAIN-4K"].contains(&serial) {
+            let table = 128 * 128 + sector;
+            disk.check_zero(size * MIB - MIB, MIB - table).with_context(|| format!("{serial}: old data at the end"))?;
+            disk.check_fill(9, IMAGE_BYTES, OLD_BYTES - IMAGE_BYTES)
+                .with_context(|| format!("{serial}: behind the image"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The config drive's image is in a partition of its own at the end; on large sectors it is a FAT file system.
+fn drives_on_disk(dir: &Path, iso: &[u8]) -> Result<()> {
+    let gpt = file(dir, "RAW");
+    let partitions = kit::sound_gpt(&gpt, 512)?;
+    let (start, end) = *partitions.get(1).with_context(|| format!("no second partition: {partitions:?}"))?;
+    ensure!(partitions.len() == 2 && end - start >= 64 * MIB && end > 126 * MIB, "{partitions:?}");
+    gpt.check(start, iso)?;
+
+    let mbr = file(dir, "MBR");
+    let table = mbrman::MBR::read_from(&mut File::open(mbr.path())?, 512)?;
+    let (start, sectors) = (u64::from(table[2].starting_lba) * 512, table[2].sectors);
+    ensure!(start >= 60 * MIB && sectors >= 64 * 2048, "the config drive is at {start}, {sectors} sectors");
+    mbr.check(start, iso)?;
+
+    let large = file(dir, "RAW-4K");
+    let partitions = kit::sound_gpt(&large, 4096)?;
+    let (start, end) = *partitions.get(1).with_context(|| format!("no second partition: {partitions:?}"))?;
+    let volume = Cursor::new(large.read(start, usize::try_from(end - start)?)?);
+    let fat = fatfs::FileSystem::new(volume, fatfs::FsOptions::new())?;
+    ensure!(fat.volume_label().eq_ignore_ascii_case("config-2"), "label {:?}", fat.volume_label());
+    let mut text = String::new();
+    fat.root_dir().open_file("openstack/latest/meta_data.json")?.read_to_string(&mut text)?;
+    ensure!(text == drive().meta_data.to_string(), "{text}");
+    let mut text = String::new();
+    fat.root_dir().open_file("openstack/latest/user_data")?.read_to_string(&mut text)?;
+    ensure!(text.as_bytes() == drive().user_data, "{text}");
+    Ok(())
+}
+
+/// A machine with one disk and firmware variables of its own, behind the power switch that a flow uses.
+struct NodePower<'a> {
+    conductor: &'a Conductor,
+    builder: VmBuilder,
+    image: Image,
+    vm: Option<Vm>,
+    /// Checked when the agent has switched the machine off, before it boots from its disk.
+    deployed: Box<dyn Fn() -> Result<()> + 'a>,
+}
+
+impl Power for NodePower<'_> {
+    fn is_on(&mut self) -> Result<bool> {
+        Ok(self.vm.as_ref().is_some_and(Vm::is_running))
+    }
+
+    fn off(&mut self) -> Result<()> {
+        self.vm = None;
+        Ok(())
+    }
+
+    fn on(&mut self, target: BootTarget) -> Result<()> {
+        self.vm = None;
+        let builder = self.builder.clone().append_logs();
+        let builder = match target {
+            BootTarget::Ramdisk => {
+                let url = self.conductor.url_at(HOST);
+                let cmdline = format!("console=ttyS0 selinux=0 ipa-debug=1 panic=-1 ipa-api-url={url} BOOTIF={MAC}");
+                builder.direct_boot(&self.image, &cmdline)
+            }
+            BootTarget::Disk => {
+                (self.deployed)()?;
+                // The firmware's own boot order decides under UEFI.
+                builder.memory_mib(256).boot(if self.uefi() { Boot::Firmware } else { Boot::Disk })
+            }
+        };
+        let vm = builder.start()?;
+        if target == BootTarget::Ramdisk {
+            let port = SocketAddr::from(([127, 0, 0, 1], vm.agent_port()?));
+            self.conductor.map_agent_address(AGENT_ADDRESS, port);
+        }
+        self.vm = Some(vm);
+        Ok(())
+    }
+
+    fn check(&mut self) -> Result<()> {
+        let vm = self.vm.as_ref().context("the machine is off")?;
+        ensure!(vm.is_running() && vm.console().hang().is_none(), "the machine is gone\n{}", vm.console().excerpt());
+        Ok(())
+    }
+}
+
+impl NodePower<'_> {
+    fn uefi(&self) -> bool {
+        self.builder.clone().machine_mut().firmware.is_uefi()
+    }
+}
+
+/// What an operator does: a node is deployed with an image of 2 GiB in a machine with 128 MiB, and comes up from its own disk
+/// with its config drive. Gives what the flow says and the peak of the worker's memory.
+fn acceptance(
+    name: &str,
+    kind: Qcow2Kind,
+    disk: &DiskFile,
+    builder: VmBuilder,
+    hostname: &str,
+) -> Result<DeployReport> {
+    let uefi = builder.clone().machine_mut().firmware.is_uefi();
+    let recipe = Recipe { virtual_size_bytes: 2048 * MIB, ..Recipe::new(DiskLabel::Gpt, ImageFormat::Qcow2(kind)) };
+    let image = recipe.make(&artifacts::build_dir()?.join("cache"))?;
+    let images = ImageServer::start()?;
+    images.add("/demo.qcow2", Content::File(image.path));
+    let mut node = Node::new(name, &[MAC]);
+    node.provision_state = ProvisionState::Available;
+    let uuid = node.uuid.clone();
+    let conductor = Conductor::start(ConductorConfig { nodes: vec![node], ..ConductorConfig::default() })?;
+    let mut drive = ConfigDrive::new(&uuid, hostname);
+    drive.user_data = b"#cloud-config of acceptance\n".to_vec();
+    let scale = |seconds| Accel::detect().scale(Duration::from_secs(seconds));
+    let mut power = NodePower {
+        conductor: &conductor,
+        builder: builder.memory_mib(128).nic(Nic::user().mac(MAC)),
+        image: Image::built("virt")?,
+        vm: None,
+        deployed: Box::new(|| kit::sound_gpt(disk, 512).map(drop)),
+    };
+    let request = DeployRequest {
+        image: ImageSource {
+            url: images.guest_url("/demo.qcow2"),
+            disk_format: "qcow2".into(),
+            hash: Some(("sha256".into(), image.sha256)),
+            image_info_patch: json!({}),
+        },
+        configdrive: Some(drive.encoded()?),
+        uefi,
+        root_device: None,
+        collect_logs: true,
+        boot_instance: true,
+    };
+    let limits = Limits {
+        boot: scale(30),
+        step: scale(60),
+        boot_loader_poll: Duration::from_millis(500),
+        power_off: scale(10),
+        ..Limits::default()
+    };
+    fs::remove_dir_all(artifacts::log_dir(name)?).or_else(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    })?;
+    let report = Flow::new(&conductor, &uuid, &mut power).limits(limits).deploy(&request)?;
+    ensure!(report.powered_off_by_agent, "the agent did not switch the machine off");
+    let vm = power.vm.as_ref().context("the machine is off")?;
+    for line in [
+        "FERRIC-DEMO-OS up: Debian GNU/Linux 12".to_owned(),
+        format!("FERRIC-DEMO-OS configdrive hostname={hostname}"),
+        "FERRIC-DEMO-OS user_data: #cloud-config of acceptance".to_owned(),
+    ] {
+        vm.console().wait_for(line.as_str(), scale(40))?;
+    }
+    Ok(report)
+}
+
+/// The worker stays within its budget of 32 MiB.
+fn check_memory(report: &DeployReport) -> Result<()> {
+    let logs = report.logs.as_ref().context("no logs")?;
+    let peak = unpack(&base64::engine::general_purpose::STANDARD.encode(logs))?.worker_peak_kib()?;
+    ensure!(peak > 1024 && peak <= 32 * 1024, "the worker's memory peaked at {peak} KiB");
+    std::io::Write::write_all(&mut std::io::stderr(), format!("worker's peak memory: {peak} KiB\n").as_bytes())?;
+    Ok(())
+}
+
+#[test]
+fn deployed_machine_boots_by_bios() {
+    let dir = artifacts::temp_dir("deploy-bios").unwrap();
+    let disk = DiskFile::create_raw(dir.path().join("disk.raw"), 5 << 30).unwrap();
+    let builder = Vm::builder("deploy-bios").disk(Disk::new(DiskBus::VirtioBlk, disk.path()));
+    let report = acceptance("deploy-bios", Qcow2Kind::Zlib, &disk, builder, "node-bios.example.org").unwrap();
+    check_memory(&report).unwrap();
+    assert!(report.boot_loader.is_none());
+    assert!(report.partition_uuids["root uuid"].as_str().unwrap().starts_with("0x"), "{}", report.partition_uuids);
+}
+
+#[test]
+fn deployed_machine_boots_by_uefi_from_the_entry_that_was_made() {
+    let dir = artifacts::temp_dir("deploy-uefi").unwrap();
+    let disk = DiskFile::create_raw(dir.path().join("disk.raw"), 5 << 30).unwrap();
+    let vars = dir.path().join("vars.fd");
+    let builder = Vm::builder("deploy-uefi").disk(Disk::new(DiskBus::Nvme, disk.path())).uefi_with_vars(&vars);
+    let report = acceptance("deploy-uefi", Qcow2Kind::Zstd, &disk, builder, "node-uefi.example.org").unwrap();
+    check_memory(&report).unwrap();
+    let record = report.boot_loader.unwrap();
+    assert_eq!(record.command_status, "SUCCEEDED", "{record:?}");
+    // The firmware makes no entry for this loader by itself; the image names it in its BOOTX64.CSV.
+    let loader: Vec<u8> = r"\EFI\debian\systemd-bootx64.efi".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let store = fs::read(&vars).unwrap();
+    assert!(store.windows(loader.len()).any(|bytes| bytes == loader), "no boot entry in the firmware's variables");
+}
