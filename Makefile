@@ -8,7 +8,7 @@ CARGO := cargo
 IMAGE := build/$(PROFILE)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup agent image demo test test-unit test-vm test-ironic lint bench clean
+.PHONY: help setup agent image faulty-image demo test test-unit test-vm test-ironic lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -23,6 +23,12 @@ image: agent ## build/PROFILE/: kernel, initramfs, checksums, manifest (PROFILE=
 	@$(CARGO) run --quiet -p ferric-image-build -- --profile initramfs/profiles/$(PROFILE).toml \
 		--agent build/ferric-agent --out $(IMAGE) --cache build/cache
 
+# Commands that crash, hang and eat memory. It shares all compiled crates with the agent; only the last link is its own.
+faulty-image: agent ## build/faulty/: the virt image with an agent that fails on order, for test-vm
+	@scripts/agent.sh tests/agents/faulty build/faulty-agent
+	@$(CARGO) run --quiet -p ferric-image-build -- --profile initramfs/profiles/virt.toml \
+		--agent build/faulty-agent --out build/faulty --cache build/cache --any-size
+
 demo: image ## PXE-boot the image in QEMU, inspect, clean and deploy a machine, boot it (FIRMWARE=uefi or bios)
 	@$(CARGO) run --quiet -p ferric-qemu --bin lab -- demo --firmware $(FIRMWARE)
 
@@ -31,7 +37,7 @@ test: lint test-unit test-vm test-ironic ## everything
 test-unit: setup ## unit and fixture tests: no VM, no root
 	@scripts/test.sh unit
 
-test-vm: image ## boot the image in QEMU and drive it
+test-vm: image faulty-image ## boot the image in QEMU and drive it
 	@scripts/test.sh vm
 
 test-ironic: setup ## a real Ironic drives the image

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds the agent as one static program: scripts/agent.sh [CRATE-DIRECTORY], result in build/ferric-agent.
+# Builds an agent as one static program: scripts/agent.sh [CRATE-DIRECTORY [RESULT]], by default build/ferric-agent.
 #
 # Zig is linker and C compiler, because it brings musl and an unwinder along. With musl-gcc instead, std's own
 # unwinder comes from libgcc, and every panic, caught or not, ends the process.
 . "$(dirname "$0")/lib.sh"
 
 crate=${1:-agent}
+result=${2:-build/ferric-agent}
 [ -f "$crate/Cargo.toml" ] || die "AGENT=$crate: there is no Cargo.toml"
 arguments=(--manifest-path "$crate/Cargo.toml" --target "$MUSL" --profile image --bins)
 
@@ -31,4 +32,4 @@ messages=$("$VENV/bin/cargo-zigbuild" zigbuild "${arguments[@]}" --message-forma
 programs=$(grep -o '"executable":"[^"]*"' <<<"$messages" | cut -d'"' -f4 | sort -u) || true
 [ -n "$programs" ] || die "$crate builds no program: it needs a src/main.rs"
 [ "$(wc -l <<<"$programs")" = 1 ] || die "$crate builds several programs, an agent crate must build one: ${programs//$'\n'/ }"
-cmp -s "$programs" build/ferric-agent || cp "$programs" build/ferric-agent
+cmp -s "$programs" "$result" || cp "$programs" "$result"

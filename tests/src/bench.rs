@@ -5,21 +5,28 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ferric_qemu::conductor::{AgentClient, Conductor, ConductorConfig, Heartbeat, Node, ProvisionState, Settings};
-use ferric_qemu::{Image, ImageServer, Nic, Vm, VmBuilder};
+use ferric_qemu::{Console, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
+use tempfile::TempDir;
+
+use crate::overlay;
 
 /// Address of the first NIC.
 pub const MAC: &str = "52:54:00:fe:00:01";
 /// Where the agent listens, as QEMU's user network hands out addresses.
 pub const AGENT_ADDRESS: &str = "10.0.2.15:9999";
 /// The host as the guest sees it.
-const HOST: &str = "10.0.2.2";
+pub const HOST: &str = "10.0.2.2";
 
 /// What to put on the bench.
 #[derive(Debug)]
 pub struct Plan {
     /// Name of the test, also of its log folder.
     pub name: String,
-    /// More kernel parameters.
+    /// The image to boot: `virt`, or `faulty` for the agent with commands that fail on order.
+    pub image: String,
+    /// `console=` parameters.
+    pub console: String,
+    /// More kernel parameters; `{conductor}` stands for the conductor's URL.
     pub cmdline: String,
     /// State of the node when the machine boots.
     pub state: ProvisionState,
@@ -27,6 +34,10 @@ pub struct Plan {
     pub api_url: bool,
     /// Boot through iPXE instead of directly.
     pub network_boot: bool,
+    /// The conductor serves HTTPS, with a certificate of its own CA.
+    pub tls: bool,
+    /// Further files of the ramdisk, path and content, in an archive behind the image's own.
+    pub files: fn(&Conductor) -> Vec<(String, Vec<u8>)>,
     /// Behaviour of the conductor.
     pub settings: Settings,
     /// Changes the node before the machine boots.
@@ -38,10 +49,14 @@ impl Plan {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            image: "virt".to_owned(),
+            console: "console=ttyS0".to_owned(),
             cmdline: String::new(),
             state: ProvisionState::CleanWait,
             api_url: true,
             network_boot: false,
+            tls: false,
+            files: |_| Vec::new(),
             settings: Settings::default(),
             node: |_| {},
         }
@@ -58,10 +73,11 @@ impl Plan {
         let uuid = node.uuid.clone();
         let conductor = Conductor::start(ConductorConfig {
             nodes: vec![node],
+            tls_names: self.tls.then(|| vec![HOST.to_owned()]),
             settings: self.settings.clone(),
             ..ConductorConfig::default()
         })?;
-        let mut bench = Bench { vm: None, conductor, images: ImageServer::start()?, uuid, plan: self };
+        let mut bench = Bench { vm: None, conductor, images: ImageServer::start()?, uuid, plan: self, overlay: None };
         bench.power_on(machine)?;
         Ok(bench)
     }
@@ -78,6 +94,8 @@ pub struct Bench {
     /// UUID of the node.
     pub uuid: String,
     plan: Plan,
+    /// Folder of the initramfs with [`Plan::files`].
+    overlay: Option<TempDir>,
 }
 
 impl Bench {
@@ -91,13 +109,11 @@ impl Bench {
 
     /// Kernel parameters as Ironic's iPXE template gives them.
     pub fn cmdline(&self) -> String {
-        let url = if self.plan.api_url {
-            format!("ipa-api-url={}", self.conductor.url_at(HOST))
-        } else {
-            String::new()
-        };
+        let url =
+            if self.plan.api_url { format!("ipa-api-url={}", self.conductor.url_at(HOST)) } else { String::new() };
         format!(
-            "console=ttyS0 selinux=0 nofb vga=normal ipa-debug=1 panic=-1 {url} BOOTIF={MAC} {}",
+            "{} selinux=0 nofb vga=normal ipa-debug=1 panic=-1 {url} BOOTIF={MAC} {}",
+            self.plan.console,
             self.plan.cmdline.replace("{conductor}", &self.conductor.url_at(HOST))
         )
     }
@@ -110,7 +126,7 @@ impl Bench {
         if self.vm.take().is_some() {
             self.conductor.update_node(&self.uuid, Node::forget_agent)?;
         }
-        let image = Image::built("virt")?;
+        let image = self.image()?;
         let builder = Vm::builder(&self.plan.name).memory_mib(128).cpus(1).nic(Nic::user().mac(MAC));
         let builder = if self.plan.network_boot {
             builder.network_boot(&image, &self.cmdline())?
@@ -118,6 +134,19 @@ impl Bench {
             builder.direct_boot(&image, &self.cmdline())
         };
         self.start(machine(builder)?)
+    }
+
+    fn image(&mut self) -> Result<Image> {
+        let image = Image::built(&self.plan.image)?;
+        let files = (self.plan.files)(&self.conductor);
+        if files.is_empty() {
+            return Ok(image);
+        }
+        let dir = artifacts::temp_dir("overlay")?;
+        let initramfs = dir.path().join("initramfs.img");
+        overlay::append(&image.initramfs, &files, &initramfs)?;
+        self.overlay = Some(dir);
+        Ok(Image { initramfs, ..image })
     }
 
     /// Starts a machine that boots something else, such as its own disk.
@@ -151,7 +180,45 @@ impl Bench {
     pub fn heartbeat(&self) -> Result<Heartbeat> {
         self.conductor
             .wait_for_heartbeat(self.limit(20))
-            .with_context(|| format!("no heartbeat; the console says\n{}", self.vm().console().excerpt()))
+            .with_context(|| format!("no heartbeat; the consoles say\n{}", self.excerpts()))
+    }
+
+    /// The last lines of every console, for error messages.
+    pub fn excerpts(&self) -> String {
+        self.vm().consoles().iter().map(Console::excerpt).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits for a text on the first console.
+    ///
+    /// # Errors
+    /// It does not come; with the console's last lines.
+    pub fn says(&self, text: &str, seconds: u64) -> Result<String> {
+        self.vm().console().wait_for(text, self.limit(seconds))
+    }
+
+    /// How often PID 1 has told that the worker ended.
+    pub fn worker_ends(&self) -> usize {
+        self.vm().console().lines().iter().filter(|line| line.contains("ferric: the agent ended")).count()
+    }
+
+    /// Time since the kernel started at which the agent said `text`.
+    ///
+    /// # Errors
+    /// It has not.
+    pub fn uptime_of(&self, text: &str) -> Result<Duration> {
+        let lines = self.vm().console().lines();
+        let line = lines.iter().find(|line| line.contains(text));
+        line.and_then(|line| uptime(line)).with_context(|| format!("{text:?} is not on the console with its time"))
+    }
+
+    /// Waits for an accepted heartbeat with a higher request number.
+    ///
+    /// # Errors
+    /// None comes.
+    pub fn heartbeat_after(&self, sequence: u64, seconds: u64) -> Result<Heartbeat> {
+        self.conductor
+            .wait_for_heartbeat_after(sequence, self.limit(seconds), Heartbeat::accepted)
+            .with_context(|| format!("no further heartbeat; the consoles say\n{}", self.excerpts()))
     }
 
     /// The agent as the conductor reaches it, after its first heartbeat.
@@ -170,4 +237,11 @@ impl Bench {
     pub fn node(&self) -> Result<Node> {
         self.conductor.node(&self.uuid)
     }
+}
+
+/// The kernel's clock at the beginning of a console line: `[    4.377702] ferric: ...`.
+pub fn uptime(line: &str) -> Option<Duration> {
+    let (_, rest) = line.split_once('[')?;
+    let (seconds, _) = rest.split_once(']')?;
+    Duration::try_from_secs_f64(seconds.trim().parse().ok()?).ok()
 }

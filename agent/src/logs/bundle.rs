@@ -227,7 +227,10 @@ fn pci(root: &Root) -> String {
 }
 
 fn processes(root: &Root) -> String {
-    let mut text = format!("{:>7} {:>7} {:>5} {:>10} {:>5} {}\n", "PID", "PPID", "STATE", "RSS KiB", "OOM", "COMMAND");
+    let mut text = format!(
+        "{:>7} {:>7} {:>5} {:>10} {:>10} {:>5} {}\n",
+        "PID", "PPID", "STATE", "RSS KiB", "PEAK KiB", "OOM", "COMMAND"
+    );
     let mut pids: Vec<u32> = attr::list(&root.path("proc")).iter().filter_map(|name| name.parse().ok()).collect();
     pids.sort_unstable();
     for pid in pids {
@@ -243,10 +246,11 @@ fn processes(root: &Root) -> String {
         // Writing to a String cannot fail.
         let _infallible = writeln!(
             text,
-            "{pid:>7} {:>7} {:>5} {:>10} {oom:>5} {command}",
+            "{pid:>7} {:>7} {:>5} {:>10} {:>10} {oom:>5} {command}",
             field("PPid"),
             field("State"),
-            field("VmRSS")
+            field("VmRSS"),
+            field("VmHWM")
         );
     }
     text
@@ -280,7 +284,7 @@ mod tests {
         }
         let put = |name: &str, text: &[u8]| fs::write(dir.join(name), text).unwrap();
         put("proc/cmdline", b"quiet ipa-agent-token=verysecret\n");
-        put("proc/7/status", b"Name:\tx\nPPid:\t1\nState:\tS (sleeping)\nVmRSS:\t 12 kB\n");
+        put("proc/7/status", b"Name:\tx\nPPid:\t1\nState:\tS (sleeping)\nVmHWM:\t 34 kB\nVmRSS:\t 12 kB\n");
         put("proc/7/cmdline", b"prog\0--flag\0");
         put("proc/self/mounts", b"tmpfs / tmpfs rw 0 0\n");
         put("sys/block/sda/size", b"2048\n");
@@ -290,7 +294,11 @@ mod tests {
         let members = unpack(&collect(&Root::at(&dir)));
         fs::remove_dir_all(&dir).unwrap();
         assert_eq!(members["cmdline"], "quiet ipa-agent-token=******\n");
-        assert!(members["ps"].contains("      7       1     S         12       prog --flag"), "{}", members["ps"]);
+        assert!(
+            members["ps"].contains("      7       1     S         12         34       prog --flag"),
+            "{}",
+            members["ps"]
+        );
         assert!(members["lsblk"].contains("sda1") && members["udev/sda"].contains("\"2048\""));
         assert!(members["pci"].contains("vendor 0x1af4 device  subsystem : driver none"), "{}", members["pci"]);
         assert!(members["df"].contains("tmpfs"));

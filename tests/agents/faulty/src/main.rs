@@ -1,7 +1,7 @@
 //! An agent outside of Ferric's own source: the standard extensions and one more, whose commands fail on order.
 //!
 //! It shows how an image with extensions of one's own is made (`make image AGENT=tests/agents/faulty`), and lets tests
-//! see what a panic, a crash and a hang of a command do on a booted machine.
+//! see what a panic, a crash and a lack of memory do on a booted machine.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +13,12 @@ use serde_json::Value;
 
 const FAULTY: Extension = Extension {
     name: "faulty",
-    commands: &[CommandEntry::of::<Panic>(), CommandEntry::of::<Abort>(), CommandEntry::of::<Sleep>()],
+    commands: &[
+        CommandEntry::of::<Panic>(),
+        CommandEntry::of::<Abort>(),
+        CommandEntry::of::<Eat>(),
+        CommandEntry::of::<Sleep>(),
+    ],
 };
 
 const EXTENSIONS: &[&Extension] = &[
@@ -61,6 +66,28 @@ impl Command for Abort {
         // The answer to the request goes out first.
         std::thread::sleep(Duration::from_millis(500));
         std::process::abort()
+    }
+}
+
+struct Eat;
+
+impl Command for Eat {
+    const NAME: &'static str = "eat";
+    const MODE: Mode = Mode::Async;
+    type Params = Value;
+    type Reply = usize;
+
+    /// Takes memory until the kernel kills the worker for it.
+    fn run(context: &Context, _params: Value) -> Result<usize, CommandError> {
+        std::thread::sleep(Duration::from_millis(500));
+        let mut eaten = Vec::new();
+        // More than any test machine has; by then something is wrong with the test.
+        while eaten.len() < 4096 {
+            context.progress.add(1 << 20);
+            // Not zeroes: every page must really be there.
+            eaten.push(std::hint::black_box(vec![1_u8; 1 << 20]));
+        }
+        Ok(eaten.len())
     }
 }
 
