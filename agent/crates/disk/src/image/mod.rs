@@ -8,9 +8,11 @@
 //! ```
 //!
 //! - [`deploy`] is the whole of it: credentials, checksum, URLs in turn, trying again.
-//! - [`write`] is one attempt: format check, copy, flush, verify, head.
+//! - [`write`](mod@write) is one attempt: format check, copy, flush, verify, head.
 //! - [`source`] is what the pipeline asks of a download; the agent implements it over HTTP.
 //! - [`checksum`] and [`format`](mod@format) decide what an image must be; [`qcow2`] reads the one format that is not raw.
+//!
+//! The readers take any `BufRead`, so that an adapter (decompression) can stand between `download` and `write`.
 //!
 //! The happy path: the format is decided from the first bytes; size and tables are judged; both ends of the disk are
 //! zeroed; what the image leaves empty is zeroed; data is written; the disk is flushed; length and checksum are

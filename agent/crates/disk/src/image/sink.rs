@@ -206,12 +206,12 @@ impl Sink<'_> {
 
     fn buffer(&self) -> Result<AlignedBuf, ImageError> {
         self.check()?;
-        self.free.recv().map_err(|_| self.stopped())
+        self.free.recv().map_err(|_closed| self.stopped())
     }
 
     fn send(&self, job: Job) -> Result<(), ImageError> {
         self.check()?;
-        self.jobs.send(job).map_err(|_| self.stopped())
+        self.jobs.send(job).map_err(|_closed| self.stopped())
     }
 
     /// Ends the work early when a writer has failed; its error is the one reported.

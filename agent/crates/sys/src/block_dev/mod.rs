@@ -429,4 +429,6 @@ fn u64_from(len: usize) -> u64 {
 }
 
 #[cfg(test)]
+mod loop_tests;
+#[cfg(test)]
 mod tests;

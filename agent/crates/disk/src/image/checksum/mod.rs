@@ -67,7 +67,7 @@ impl Algorithm {
     /// Begins a computation.
     pub fn hasher(self) -> Hasher {
         // ring's assembler is used for the functions that images have in practice: they are on the way of every byte.
-        let ring = |algorithm| Inner::Ring(Context::new(algorithm));
+        let ring = |algorithm| Inner::Ring(Box::new(Context::new(algorithm)));
         Hasher(match self {
             Self::Sha1 => ring(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY),
             Self::Sha256 => ring(&ring::digest::SHA256),
@@ -86,7 +86,7 @@ impl Algorithm {
 }
 
 enum Inner {
-    Ring(Context),
+    Ring(Box<Context>),
     Other(Box<dyn DynDigest + Send>),
 }
 

@@ -4,7 +4,6 @@ use std::io::BufRead;
 
 use super::table::{Extent, Kind};
 use super::{Header, Qcow2Error};
-use crate::image::download::Chunks;
 use crate::image::error::ImageError;
 use crate::image::sink::Sink;
 
@@ -56,45 +55,49 @@ impl<'a> Copier<'a> {
     /// Handles all extents that `tables` gives.
     pub(super) fn run(
         &mut self,
-        chunks: &mut Chunks,
+        file: &mut dyn BufRead,
         tables: &mut dyn Tables,
         sink: &mut Sink<'_>,
     ) -> Result<(), ImageError> {
         while let Some(extent) = tables.next() {
             if extent.kind == Kind::Packed {
-                self.packed(chunks, extent, sink)?;
+                self.packed(file, extent, sink)?;
                 continue;
             }
             if extent.host < self.position {
                 return Err(ImageError::Broken(Qcow2Error::Overlap { offset: extent.host }));
             }
-            self.advance_to(chunks, extent.host)?;
+            self.advance_to(file, extent.host)?;
             if extent.kind == Kind::Table {
-                self.table(chunks, extent, tables, sink)?;
+                self.table(file, extent, tables, sink)?;
             } else {
-                self.data(chunks, extent, sink)?;
+                self.data(file, extent, sink)?;
             }
         }
         Ok(())
     }
 
-    /// Reads the rest of what `chunks` has.
-    pub(super) fn finish(&mut self, chunks: &mut Chunks) -> Result<(), ImageError> {
-        let before = chunks.position();
-        chunks.skip_to_end().map_err(|error| ImageError::from_stream(self.id, error))?;
-        self.position += chunks.position() - before;
-        Ok(())
+    /// Reads the rest of what `file` has.
+    pub(super) fn finish(&mut self, file: &mut dyn BufRead) -> Result<(), ImageError> {
+        loop {
+            let len = self.fill(file)?.len();
+            if len == 0 {
+                return Ok(());
+            }
+            file.consume(len);
+            self.position += u64::try_from(len).unwrap_or_default();
+        }
     }
 
-    fn advance_to(&mut self, chunks: &mut Chunks, host: u64) -> Result<(), ImageError> {
+    fn advance_to(&mut self, file: &mut dyn BufRead, host: u64) -> Result<(), ImageError> {
         while self.position < host {
-            let bytes = self.fill(chunks)?;
+            let bytes = self.fill(file)?;
             let len = bytes.len().min(usize::try_from(host - self.position).unwrap_or(usize::MAX));
             let Some(bytes) = bytes.get(..len).filter(|bytes| !bytes.is_empty()) else {
                 return Err(ImageError::Broken(Qcow2Error::CutShort { offset: host }));
             };
             remember(&mut self.recent, self.keep, bytes);
-            chunks.consume(len);
+            file.consume(len);
             self.position += u64::try_from(len).unwrap_or_default();
         }
         Ok(())
@@ -102,14 +105,14 @@ impl<'a> Copier<'a> {
 
     fn table(
         &mut self,
-        chunks: &mut Chunks,
+        file: &mut dyn BufRead,
         extent: Extent,
         tables: &mut dyn Tables,
         sink: &mut Sink<'_>,
     ) -> Result<(), ImageError> {
         self.forget(self.keep);
         let before = self.recent.len();
-        self.collect(chunks, u64::from(extent.len))?;
+        self.collect(file, u64::from(extent.len))?;
         let bytes = self.recent.get(before..).unwrap_or_default();
         if bytes.len() < usize::try_from(extent.len).unwrap_or(usize::MAX) {
             return Err(self.cut_short());
@@ -118,8 +121,8 @@ impl<'a> Copier<'a> {
         tables.table(extent, bytes, passed, sink)
     }
 
-    fn fill<'c>(&self, chunks: &'c mut Chunks) -> Result<&'c [u8], ImageError> {
-        chunks.fill_buf().map_err(|error| ImageError::from_stream(self.id, error))
+    fn fill<'c>(&self, file: &'c mut dyn BufRead) -> Result<&'c [u8], ImageError> {
+        file.fill_buf().map_err(|error| ImageError::from_stream(self.id, error))
     }
 
     /// Drops recent bytes but the last `len`.
@@ -128,13 +131,13 @@ impl<'a> Copier<'a> {
     }
 
     /// Whole clusters. The file may end within the last one: what is missing reads as zeroes.
-    fn data(&mut self, chunks: &mut Chunks, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    fn data(&mut self, file: &mut dyn BufRead, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
         let cluster_bytes = self.header.cluster_bytes();
         let on_disk = self.header.virtual_bytes.saturating_sub(extent.guest);
         let total = (u64::from(extent.len) * cluster_bytes).min(on_disk);
         let mut done = 0;
         while done < total {
-            let bytes = self.fill(chunks)?;
+            let bytes = self.fill(file)?;
             let len = bytes.len().min(usize::try_from(total - done).unwrap_or(usize::MAX));
             let Some(bytes) = bytes.get(..len).filter(|bytes| !bytes.is_empty()) else {
                 if done == 0 || total - done >= cluster_bytes {
@@ -144,7 +147,7 @@ impl<'a> Copier<'a> {
             };
             sink.write(extent.guest + done, bytes)?;
             remember(&mut self.recent, self.keep, bytes);
-            chunks.consume(len);
+            file.consume(len);
             let len = u64::try_from(len).unwrap_or_default();
             done += len;
             self.position += len;
@@ -153,11 +156,11 @@ impl<'a> Copier<'a> {
     }
 
     /// A compressed cluster, which may begin within the last sector of the one before it.
-    fn packed(&mut self, chunks: &mut Chunks, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    fn packed(&mut self, file: &mut dyn BufRead, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
         if extent.host < self.oldest() {
             return Err(ImageError::Broken(Qcow2Error::Overlap { offset: extent.host }));
         }
-        self.advance_to(chunks, extent.host)?;
+        self.advance_to(file, extent.host)?;
         // Bytes from the cluster on that are at hand already. Older ones go, in large steps where many are kept.
         let have = usize::try_from(self.position - extent.host).unwrap_or(usize::MAX);
         if self.recent.len() > 2 * self.keep.max(have) {
@@ -167,7 +170,7 @@ impl<'a> Copier<'a> {
         // What does not shrink is not stored compressed, so that more than a cluster and a bit is never needed.
         let longest = self.header.cluster_bytes() + self.header.cluster_bytes() / 8 + 512;
         let wanted = usize::try_from(u64::from(extent.len).min(longest)).unwrap_or(usize::MAX);
-        self.collect(chunks, u64::try_from(wanted.saturating_sub(have)).unwrap_or_default())?;
+        self.collect(file, u64::try_from(wanted.saturating_sub(have)).unwrap_or_default())?;
         let packed = self.recent.get(start..).unwrap_or_default();
         let packed = packed.get(..wanted).unwrap_or(packed);
         if packed.is_empty() {
@@ -178,14 +181,14 @@ impl<'a> Copier<'a> {
     }
 
     /// Adds up to `count` bytes to the recent ones; fewer when the file ends.
-    fn collect(&mut self, chunks: &mut Chunks, count: u64) -> Result<(), ImageError> {
+    fn collect(&mut self, file: &mut dyn BufRead, count: u64) -> Result<(), ImageError> {
         let mut left = usize::try_from(count).unwrap_or(usize::MAX);
         while left > 0 {
-            let bytes = self.fill(chunks)?;
+            let bytes = self.fill(file)?;
             let len = bytes.len().min(left);
             let Some(bytes) = bytes.get(..len).filter(|bytes| !bytes.is_empty()) else { break };
             self.recent.extend_from_slice(bytes);
-            chunks.consume(len);
+            file.consume(len);
             self.position += u64::try_from(len).unwrap_or_default();
             left -= len;
         }

@@ -1,8 +1,8 @@
 //! qcow2 images, written while they are downloaded (qcow2 specification, QEMU `docs/interop/qcow2.txt`).
 //!
-//! With a server that gives ranges the tables are read first ([`ranged`]) and judged before anything is written; then
+//! With a server that gives ranges the tables are read first (`ranged`) and judged before anything is written; then
 //! the whole file is read once from its beginning, so that it can be hashed, and each cluster is written to its place as
-//! it goes by. Without ranges ([`streamed`]) the tables are read as they go by, which works for files that have each
+//! it goes by. Without ranges (`streamed`) the tables are read as they go by, which works for files that have each
 //! table before the data it describes, as `qemu-img convert` writes them.
 
 use super::unpack::UnpackError;

@@ -2,11 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::io::BufRead;
 
 use super::copy::{Copier, Passed, Tables};
 use super::table::{Entry, Extent, Kind, Piece, Runs, entries, l1_entry};
 use super::{Header, Qcow2Error};
-use crate::image::download::Chunks;
 use crate::image::error::ImageError;
 use crate::image::sink::Sink;
 
@@ -17,13 +17,13 @@ const MAX_L1_OFFSET: u64 = 32 << 20;
 /// `guest` of the one extent that is the L1 table.
 const L1: u64 = u64::MAX;
 
-/// Writes the whole image from `chunks`, which are at the beginning of the file. Nothing is written before the first
+/// Writes the whole image from `file`, which is at the beginning of the file. Nothing is written before the first
 /// tables have shown that their data is still to come.
 pub(in crate::image) fn write_streamed(
     id: &str,
     header: &Header,
     max_extents: usize,
-    chunks: &mut Chunks,
+    file: &mut dyn BufRead,
     sink: &mut Sink<'_>,
 ) -> Result<(), ImageError> {
     let l1_bytes = header.l1_entries * 8;
@@ -37,9 +37,9 @@ pub(in crate::image) fn write_streamed(
         found.ahead.push(Reverse(Extent { host: header.l1_offset, guest: L1, len, kind: Kind::Table }));
     }
     let mut copier = Copier::new(id, header, kept_bytes(header));
-    copier.run(chunks, &mut found, sink)?;
+    copier.run(file, &mut found, sink)?;
     found.zero_gaps(sink)?;
-    copier.finish(chunks)
+    copier.finish(file)
 }
 
 /// QEMU puts compressed clusters into what is left of the cluster before a new L2 table, and those of other threads get

@@ -43,7 +43,7 @@ impl Entry {
             let host = raw & ((1 << offset_bits) - 1);
             let sectors = (raw & (COMPRESSED - 1)) >> offset_bits;
             let len = (sectors + 1) * 512 - host % 512;
-            let len = u32::try_from(len).map_err(|_| Qcow2Error::Entry { entry: raw })?;
+            let len = u32::try_from(len).ok().ok_or(Qcow2Error::Entry { entry: raw })?;
             return Ok(Self::Packed { host, len });
         }
         if raw & ZERO != 0 {

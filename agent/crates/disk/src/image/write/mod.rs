@@ -6,7 +6,7 @@ use ferric_sys::block_dev::BlockDev;
 use ferric_types::Progress;
 
 use super::checksum::Checksum;
-use super::download::{Chunks, Tally, pump};
+use super::download::{Tally, pump};
 use super::error::ImageError;
 use super::format::{Format, FormatError, PROBE_BYTES, Reader, choose};
 use super::qcow2::{Header, MAX_EXTENTS, Ranged, write_ranged, write_streamed};
@@ -208,19 +208,21 @@ impl Attempt<'_> {
     }
 
     /// Writes the bytes as they are; says how many there were.
-    fn raw(&self, chunks: &mut Chunks) -> Result<u64, ImageError> {
+    fn raw(&self, file: &mut dyn BufRead) -> Result<u64, ImageError> {
         sink::run(self.target, NO_CLUSTERS, |sink| {
+            let mut offset = 0;
             loop {
-                let offset = chunks.position();
-                let bytes = chunks.fill_buf().map_err(|error| ImageError::from_stream(&self.spec.id, error))?;
+                let bytes = file.fill_buf().map_err(|error| ImageError::from_stream(&self.spec.id, error))?;
                 let len = bytes.len();
                 if len == 0 {
                     self.pad(offset, sink)?;
                     return Ok(offset);
                 }
-                self.check_size(offset + u64::try_from(len).unwrap_or_default())?;
+                let end = offset + u64::try_from(len).unwrap_or_default();
+                self.check_size(end)?;
                 sink.write(offset, bytes)?;
-                chunks.consume(len);
+                file.consume(len);
+                offset = end;
             }
         })
     }

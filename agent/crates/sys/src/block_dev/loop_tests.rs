@@ -1,0 +1,110 @@
+//! What only a real block device shows. They need root and a free loop device: `cargo test -- --ignored`.
+
+use std::process::Command;
+
+use tempfile::NamedTempFile;
+
+use super::*;
+
+/// A loop device over a temporary file full of old data; detached when dropped.
+struct Loop {
+    _file: NamedTempFile,
+    path: String,
+}
+
+impl Loop {
+    fn new(size_bytes: u64, options: &[&str]) -> Self {
+        let file = NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![0xa5; usize::try_from(size_bytes).unwrap()]).unwrap();
+        let mut args = vec!["--find", "--show", "--partscan"];
+        args.extend(options);
+        args.push(file.path().to_str().unwrap());
+        let path = run("losetup", &args);
+        Self { _file: file, path }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run("losetup", &["--detach", &self.path]);
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "sets up what is tested")]
+fn run(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn partition_bytes(disk: &str) -> Option<u64> {
+    let name = disk.rsplit('/').next().unwrap();
+    attr::read_u64(&Root::host().path(format!("sys/block/{name}/{name}p1/size"))).ok().map(|sectors| sectors * 512)
+}
+
+#[test]
+#[ignore = "needs root and a free loop device"]
+fn a_loop_device_is_opened_measured_and_held() {
+    let disk = Loop::new(8 << 20, &[]);
+    let dev = BlockDev::open(&disk.path, Access::Exclusive).unwrap();
+    assert!(dev.is_block() && !dev.is_read_only().unwrap());
+    assert_eq!((dev.size_bytes(), dev.logical_sector()), (8 << 20, 512));
+    assert!(dev.physical_sector() >= 512);
+    let busy = BlockDev::open(&disk.path, Access::Exclusive).unwrap_err();
+    assert!(busy.is_busy(), "{busy}");
+    assert!(BlockDev::open(&disk.path, Access::Write).is_ok());
+    drop(dev);
+    let large = Loop::new(8 << 20, &["--sector-size", "4096"]);
+    assert_eq!(BlockDev::open(&large.path, Access::Read).unwrap().logical_sector(), 4096);
+    let locked = Loop::new(1 << 20, &["--read-only"]);
+    assert!(BlockDev::open(&locked.path, Access::Read).unwrap().is_read_only().unwrap());
+}
+
+#[test]
+#[ignore = "needs root and a free loop device"]
+fn direct_writes_zeroing_and_discards_reach_a_loop_device() {
+    let disk = Loop::new(8 << 20, &[]);
+    let dev = BlockDev::open(&disk.path, Access::Exclusive).unwrap();
+    let direct = dev.direct().unwrap();
+    assert!(direct.is_direct());
+    let mut buf = crate::aligned::AlignedBuf::zeroed(1 << 20);
+    buf.fill(7);
+    direct.write_at(2 << 20, &buf).unwrap();
+    dev.write_at((4 << 20) + 3, b"buffered").unwrap();
+    // Cached pages of the range must not come back after it was zeroed.
+    dev.write_at(6 << 20, &[9; 4096]).unwrap();
+    dev.zero_range((6 << 20) - 100, 10_000).unwrap();
+    dev.flush().unwrap();
+    let mut all = vec![0; 8 << 20];
+    BlockDev::open(&disk.path, Access::Read).unwrap().read_at(0, &mut all).unwrap();
+    let mut want = vec![0xa5; 8 << 20];
+    want[2 << 20..3 << 20].fill(7);
+    want[(4 << 20) + 3..][..8].copy_from_slice(b"buffered");
+    want[(6 << 20) - 100..][..10_000].fill(0);
+    assert!(all == want);
+    assert!(dev.can_discard() && dev.zeroes_efficiently());
+    dev.discard_range(1 << 20, 1 << 20).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and a free loop device"]
+fn the_kernel_learns_of_partitions() {
+    let disk = Loop::new(8 << 20, &[]);
+    let dev = BlockDev::open(&disk.path, Access::Exclusive).unwrap();
+    dev.add_partition(1, 8192, 1 << 20).unwrap();
+    assert_eq!(partition_bytes(&disk.path), Some(1 << 20));
+    assert!(dev.delete_partition(2).is_err());
+    dev.delete_partition(1).unwrap();
+    assert_eq!(partition_bytes(&disk.path), None);
+    // There is no table on the disk, so that reading it makes the kernel forget what it was told.
+    dev.add_partition(1, 8192, 1 << 20).unwrap();
+    dev.reread_table().unwrap();
+    assert_eq!(partition_bytes(&disk.path), None);
+    // A partition in use makes it refuse, and is left alone.
+    dev.add_partition(1, 8192, 1 << 20).unwrap();
+    let partition = BlockDev::open(format!("{}p1", disk.path), Access::Write).unwrap();
+    assert_eq!(partition.size_bytes(), 1 << 20);
+    assert!(matches!(dev.reread_table(), Err(BlockDevError::Reread { .. })));
+    drop(partition);
+    dev.reread_table().unwrap();
+}
