@@ -1,14 +1,14 @@
 //! Drivers for the devices that are there and for those that come later.
 //!
 //! The uevent socket is opened first, then all of `/sys/devices` is walked; so no device falls between the two. Both
-//! put aliases into one queue that a few threads load modules for.
+//! put aliases into one queue, out of which a few threads load modules, those for the network first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,8 +20,10 @@ use tracing::{info, warn};
 use super::modules::Modules;
 use crate::logs;
 
-/// Threads that load modules. Some drivers wait for their hardware while they load.
-const LOADERS: usize = 4;
+/// Threads that load modules, besides one for each processor: some drivers wait for their hardware while they load.
+const MORE_LOADERS: usize = 1;
+/// More than these only wait for each other in the kernel.
+const MAX_LOADERS: usize = 4;
 /// The machine counts as settled when nothing has happened for this long.
 const QUIET: Duration = Duration::from_millis(150);
 /// `/sys/devices` is not deeper than this on any machine; links are not followed.
@@ -44,6 +46,7 @@ impl AsFd for Settled {
     }
 }
 
+/// Aliases to load modules for, and whether there is anything going on.
 #[derive(Debug, Default)]
 struct Activity {
     state: Mutex<State>,
@@ -53,14 +56,17 @@ struct Activity {
 #[derive(Debug)]
 struct State {
     walked: bool,
-    outstanding: usize,
+    /// By urgency, then in the order of their arrival.
+    waiting: BTreeMap<(u8, usize), String>,
+    loading: usize,
     last: Instant,
+    /// All that ever waited: each alias is looked at once.
     seen: BTreeSet<String>,
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self { walked: false, outstanding: 0, last: Instant::now(), seen: BTreeSet::new() }
+        Self { walked: false, waiting: BTreeMap::new(), loading: 0, last: Instant::now(), seen: BTreeSet::new() }
     }
 }
 
@@ -73,11 +79,36 @@ impl Activity {
         result
     }
 
+    fn add(&self, alias: &str) {
+        let alias = alias.trim();
+        self.change(|state| {
+            if !alias.is_empty() && state.seen.insert(alias.to_owned()) {
+                state.waiting.insert((urgency(alias), state.seen.len()), alias.to_owned());
+            }
+        });
+    }
+
+    /// The most urgent alias, waiting for one; the caller says when it is done with it.
+    fn next(&self) -> String {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some((_, alias)) = state.waiting.pop_first() {
+                state.loading += 1;
+                return alias;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn done(&self) {
+        self.change(|state| state.loading = state.loading.saturating_sub(1));
+    }
+
     /// Waits until the walk is over, the queue is empty and it is quiet.
     fn wait_until_quiet(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let busy = !state.walked || state.outstanding > 0;
+            let busy = !state.walked || !state.waiting.is_empty() || state.loading > 0;
             let quiet_for = state.last.elapsed();
             if !busy && quiet_for >= QUIET {
                 return;
@@ -97,66 +128,54 @@ pub(super) fn spawn(modules: Arc<Modules>) -> io::Result<Settled> {
     let settled = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let signal = settled.try_clone()?;
     let activity = Arc::<Activity>::default();
-    let (queue, aliases) = channel::<String>();
-    let aliases = Arc::new(Mutex::new(aliases));
-    for number in 0..LOADERS {
-        let (aliases, activity, modules) = (Arc::clone(&aliases), Arc::clone(&activity), Arc::clone(&modules));
-        thread(&format!("modules {number}"), move || load_queued(&aliases, &activity, &modules))?;
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    for number in 0..(processors + MORE_LOADERS).min(MAX_LOADERS) {
+        let (activity, modules) = (Arc::clone(&activity), Arc::clone(&modules));
+        thread(&format!("modules {number}"), move || load_queued(&activity, &modules))?;
     }
-    let (walk_queue, walk_activity) = (queue.clone(), Arc::clone(&activity));
+    let walking = Arc::clone(&activity);
     thread("coldplug", move || {
-        coldplug(&walk_queue, &walk_activity);
-        walk_activity.wait_until_quiet();
+        coldplug(&walking);
+        walking.wait_until_quiet();
         report_missing(&Root::host());
         // A full counter means that it was told before.
         let _told = rustix::io::write(&signal, &1_u64.to_ne_bytes());
     })?;
-    thread("uevents", move || listen(&socket, &queue, &activity))?;
+    thread("uevents", move || listen(&socket, &activity))?;
     Ok(Settled(settled))
 }
 
-fn thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn thread<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<()> {
     let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(256 * 1024);
     builder.spawn(work).map(|_detached| ())
 }
 
-fn enqueue(alias: String, queue: &Sender<String>, activity: &Activity) {
-    let alias = alias.trim().to_owned();
-    let new = activity.change(|state| {
-        let new = !alias.is_empty() && state.seen.insert(alias.clone());
-        state.outstanding += usize::from(new);
-        new
-    });
-    if new {
-        // The loaders live as long as PID 1.
-        let _sent = queue.send(alias);
-    }
-}
-
-fn load_queued(aliases: &Mutex<Receiver<String>>, activity: &Activity, modules: &Modules) {
+fn load_queued(activity: &Activity, modules: &Modules) -> ! {
     loop {
-        let next = aliases.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(alias) = next else { return };
+        let alias = activity.next();
         let load = std::panic::AssertUnwindSafe(|| modules.load_for(&alias));
         // A panic has been logged by the hook; the other devices still want their drivers.
         let _loaded = std::panic::catch_unwind(load);
-        activity.change(|state| state.outstanding -= 1);
+        activity.done();
     }
 }
 
-fn coldplug(queue: &Sender<String>, activity: &Activity) {
+fn coldplug(activity: &Activity) {
     let mut aliases = Vec::new();
     walk(Path::new("/sys/devices"), MAX_DEPTH, &mut |alias| aliases.push(alias));
     aliases.sort_by_key(|alias| urgency(alias));
-    aliases.into_iter().for_each(|alias| enqueue(alias, queue, activity));
+    aliases.iter().for_each(|alias| activity.add(alias));
     activity.change(|state| state.walked = true);
 }
+
+/// Bus of a network card that `virtio_pci` found.
+const VIRTIO_NET: &str = "virtio:d00000001v";
 
 /// Network first: an address takes longest to come. Then disks, then the rest. `bc02` and `bc01` are the base classes
 /// in the alias of a PCI device.
 fn urgency(alias: &str) -> u8 {
     match alias {
-        _ if alias.contains("bc02sc") => 0,
+        _ if alias.contains("bc02sc") || alias.starts_with(VIRTIO_NET) => 0,
         _ if alias.contains("bc01sc") => 1,
         _ => 2,
     }
@@ -175,17 +194,17 @@ fn walk(directory: &Path, depth: usize, found: &mut dyn FnMut(String)) {
     }
 }
 
-fn listen(socket: &UeventSocket, queue: &Sender<String>, activity: &Activity) {
+fn listen(socket: &UeventSocket, activity: &Activity) -> ! {
     loop {
         match socket.receive() {
             Ok(Received::Event(event)) => match event.get("MODALIAS").filter(|_| event.action == "add") {
-                Some(alias) => enqueue(alias.to_owned(), queue, activity),
+                Some(alias) => activity.add(alias),
                 None => activity.change(|_| ()),
             },
             Ok(Received::Other) => {}
             Ok(Received::Overrun) => {
                 info!("device events were lost, looking at all devices again");
-                coldplug(queue, activity);
+                coldplug(activity);
             }
             Err(error) => {
                 warn!("listening for new devices: {error}");
@@ -275,23 +294,23 @@ mod tests {
     }
 
     #[test]
-    fn aliases_are_loaded_once_and_then_it_is_quiet() {
-        let (queue, aliases) = channel();
+    fn aliases_are_loaded_once_the_urgent_ones_first_and_then_it_is_quiet() {
         let activity = Activity::default();
-        for alias in ["pci:a\n", "pci:a", "", "usb:b"] {
-            enqueue(alias.to_owned(), &queue, &activity);
+        for alias in ["acpi:x\n", "pci:v1bc01sc01", "acpi:x", "", "virtio:d00000001v1", "acpi:a"] {
+            activity.add(alias);
         }
-        assert_eq!(aliases.try_iter().collect::<Vec<_>>(), ["pci:a", "usb:b"]);
-        assert_eq!(activity.state.lock().unwrap().outstanding, 2);
+        let taken: Vec<String> = (0..4).map(|_| activity.next()).collect();
+        assert_eq!(taken, ["virtio:d00000001v1", "pci:v1bc01sc01", "acpi:x", "acpi:a"]);
+        activity.change(|state| state.walked = true);
+        (0..3).for_each(|_| activity.done());
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 activity.wait_until_quiet();
                 Instant::now()
             });
-            activity.change(|state| state.walked = true);
             std::thread::sleep(Duration::from_millis(20));
             let end = Instant::now();
-            activity.change(|state| state.outstanding = 0);
+            activity.done();
             assert!(waiter.join().unwrap() >= end + QUIET);
         });
     }
