@@ -92,10 +92,17 @@ pub(super) fn answer(what: &str, outcomes: Outcomes) -> Result<Value, CommandErr
         return Ok(Value::Object(done));
     }
     let mut details = format!("{what} failed on {} of {} disks: {}", failed.len(), outcomes.len(), failed.join("; "));
-    let rest: Vec<&str> =
-        outcomes.iter().filter(|(_, outcome)| outcome.is_ok()).map(|(disk, _)| disk.as_str()).collect();
-    if !rest.is_empty() {
-        details = format!("{details}. Done: {}", rest.join(", "));
+    let skipped = |outcome: &Value| outcome.get("skipped").and_then(Value::as_str).map(str::to_owned);
+    let rest = outcomes.iter().filter_map(|(disk, outcome)| Some((disk, outcome.as_ref().ok()?)));
+    let (left, done): (Vec<_>, Vec<_>) = rest.partition(|(_, outcome)| skipped(outcome).is_some());
+    for (word, disks) in [("Done", done), ("Skipped", left)] {
+        let named = |(disk, outcome): (&String, &Value)| match skipped(outcome) {
+            Some(reason) => format!("{disk} ({reason})"),
+            None => disk.clone(),
+        };
+        if !disks.is_empty() {
+            details = format!("{details}. {word}: {}", disks.into_iter().map(named).collect::<Vec<_>>().join(", "));
+        }
     }
     Err(CommandError::new(ErrorClass::BlockDeviceErase, details))
 }
@@ -113,17 +120,19 @@ mod tests {
 
     #[test]
     fn every_disk_is_worked_on_whatever_happens_to_others() {
-        let outcomes = for_each_disk(&disks(&["/dev/a", "/dev/b", "/dev/c"]), 2, |disk| match disk.kname.as_str() {
+        let names = ["/dev/a", "/dev/b", "/dev/c", "/dev/d"];
+        let outcomes = for_each_disk(&disks(&names), 2, |disk| match disk.kname.as_str() {
             "a" => Err("EIO".to_owned()),
             "b" => panic!("a bug"),
+            "d" => Ok(json!({"skipped": "read-only"})),
             _ => Ok(json!("done")),
         });
         let error = answer("Erasing", outcomes).unwrap_err();
         assert_eq!(error.class, ErrorClass::BlockDeviceErase);
         assert_eq!(
             error.details,
-            "Erasing failed on 2 of 3 disks: /dev/a: EIO; /dev/b: the agent failed while working on it; see its log. \
-             Done: /dev/c"
+            "Erasing failed on 2 of 4 disks: /dev/a: EIO; /dev/b: the agent failed while working on it; see its log. \
+             Done: /dev/c. Skipped: /dev/d (read-only)"
         );
     }
 
