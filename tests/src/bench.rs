@@ -198,7 +198,7 @@ impl Bench {
 
     /// How often PID 1 has told that the worker ended.
     pub fn worker_ends(&self) -> usize {
-        self.vm().console().lines().iter().filter(|line| line.contains("ferric: the agent ended")).count()
+        self.vm().console().lines().iter().filter(|line| line.contains("the agent ended (")).count()
     }
 
     /// Time since the kernel started at which the agent said `text`.

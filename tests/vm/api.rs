@@ -27,10 +27,10 @@ fn every_answer_is_as_specified_and_no_client_hurts_another() {
     probe::broken_bodies_are_refused(&agent, &token).unwrap();
     failures_are_records(&api);
     busy_agent_refuses_and_shows_progress(&bench, &api);
-    large_bodies_are_refused_by_size(&api);
     old_tls_is_refused(&bench);
     bad_clients_hurt_nobody(&bench, &api);
     thousand_requests_are_answered(&api);
+    large_bodies_are_refused_by_size(&api);
     assert_eq!(bench.worker_ends(), 0, "{}", bench.excerpts());
     let console = bench.vm().console().text();
     assert!(!console.contains(&token), "the token is on the console");

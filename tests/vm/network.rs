@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ferric_qemu::Nic;
-use ferric_qemu::conductor::Heartbeat;
 use ferric_tests::{MAC, Plan};
 
 #[test]
@@ -23,7 +22,9 @@ fn heartbeats_go_on_after_the_cable_was_out() {
         let before = bench.conductor.last_heartbeat_sequence();
         bench.vm().set_link(0, true).unwrap();
         bench.says("link is up", 5).unwrap();
-        let beat = bench.heartbeat_after(before, 10).unwrap();
+        // The one that failed may have been under way and arrive now.
+        bench.says("the conductor accepts heartbeats again", 5).unwrap();
+        let beat = bench.heartbeat_after(before, 5).unwrap();
         assert_eq!(beat.body, first.body, "round {number}: the announcement changed");
         bench.agent().unwrap().commands().unwrap();
         bench.vm().console().mark();
@@ -36,10 +37,12 @@ fn dhcp_server_that_is_silent_for_long_is_still_heard() {
     let bench = Plan::new("late-dhcp")
         .boot(|mut vm| {
             vm.machine_mut().nics = vec![Nic::silent().mac(MAC)];
-            Ok(vm)
+            // Something that swallows packets on the same switch: QEMU holds them back while there is nobody else.
+            let sink = "socket,id=sink,udp=127.0.0.1:9,localaddr=127.0.0.1:0";
+            Ok(vm.arg(&["-netdev", sink, "-netdev", "hubport,id=sinkport,hubid=1,netdev=sink"]))
         })
         .unwrap();
-    let line = bench.says("waiting for a network address for 20 s", 20).unwrap();
+    let line = bench.says("waiting for a network address for 10 s", 20).unwrap();
     assert!(line.contains(MAC) && line.contains("asks for an address"), "{line}");
     // The switch that the card is plugged into gets a network.
     let monitor = |line: &str| {
@@ -48,7 +51,8 @@ fn dhcp_server_that_is_silent_for_long_is_still_heard() {
     };
     monitor("netdev_add user,id=late");
     monitor("netdev_add hubport,id=latehub,hubid=1,netdev=late");
-    let beat = bench.conductor.wait_for_heartbeat_after(0, Duration::from_secs(90), Heartbeat::accepted);
+    // The pause between two DISCOVERs is at most about a minute.
+    let beat = bench.conductor.wait_for_heartbeat(bench.limit(15).max(Duration::from_secs(90)));
     beat.with_context(|| bench.excerpts()).unwrap();
     assert_eq!(bench.worker_ends(), 0);
 }

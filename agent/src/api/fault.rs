@@ -2,7 +2,7 @@
 
 use ferric_types::CommandError;
 use ferric_types::fault::Fault;
-use hyper::header::{ALLOW, HeaderValue};
+use hyper::header::{ALLOW, CONNECTION, HeaderValue};
 use hyper::{Response, StatusCode};
 
 use super::{Body, json};
@@ -69,8 +69,16 @@ impl ApiError {
     pub fn response(&self) -> Response<Body> {
         let status = self.status();
         let mut response = json(status, &Fault::new(status.as_u16(), self.to_string()));
-        if let Self::Method(allowed) = self {
-            response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+        match self {
+            Self::Method(allowed) => {
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
+            }
+            // The rest of the body is not read, so nothing more can come on this connection; a client that is not told
+            // would lose its next request.
+            Self::TooLarge(_) | Self::Slow(_) => {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
         }
         response
     }
