@@ -17,6 +17,9 @@ pub const AGENT_ADDRESS: &str = "10.0.2.15:9999";
 /// The host as the guest sees it.
 pub const HOST: &str = "10.0.2.2";
 
+/// Path and content of files.
+pub type Files = Vec<(String, Vec<u8>)>;
+
 /// What to put on the bench.
 #[derive(Debug)]
 pub struct Plan {
@@ -37,7 +40,7 @@ pub struct Plan {
     /// The conductor serves HTTPS, with a certificate of its own CA.
     pub tls: bool,
     /// Further files of the ramdisk, path and content, in an archive behind the image's own.
-    pub files: fn(&Conductor) -> Vec<(String, Vec<u8>)>,
+    pub files: fn(&Conductor) -> Files,
     /// Behaviour of the conductor.
     pub settings: Settings,
     /// Changes the node before the machine boots.

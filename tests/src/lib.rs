@@ -7,7 +7,7 @@ mod trivial;
 
 use std::io::Write as _;
 
-pub use bench::{AGENT_ADDRESS, Bench, HOST, MAC, Plan, uptime};
+pub use bench::{AGENT_ADDRESS, Bench, Files, HOST, MAC, Plan, uptime};
 pub use bundle::{Bundle, unpack};
 pub use trivial::{TRIVIAL_INIT_SAYS, trivial_initramfs};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use ferric_qemu::conductor::ProvisionState;
 use ferric_qemu::{Disk, DiskBus, DiskFile, Firmware, Image, Nic, Vm, artifacts};
-use ferric_tests::{AGENT_ADDRESS, Bundle, MAC, Plan, TRIVIAL_INIT_SAYS, trivial_initramfs, uptime};
+use ferric_tests::{AGENT_ADDRESS, Bundle, MAC, Plan, TRIVIAL_INIT_SAYS, note, trivial_initramfs, uptime};
 
 /// Said when the conductor has answered the first heartbeat with 202.
 const BEATS: &str = "the conductor accepted the first heartbeat";
@@ -39,6 +39,7 @@ fn first_heartbeat_arrives_in_128_mib_whatever_the_settings() {
     let logs = Bundle::of(&agent).unwrap();
     assert!(logs.text("journal").contains(BEATS) && logs.text("dmesg").contains("Linux version"));
     let peak = logs.worker_peak_kib().unwrap();
+    note(&format!("peak memory of the worker after its logs were collected: {peak} KiB"));
     assert!(peak <= PEAK_KIB, "the worker has used {peak} KiB of memory:\n{}", logs.text("ps"));
     assert_eq!(bench.worker_ends(), 0);
     assert!(bench.vm().is_running(), "a time server's name was run as a command");
@@ -165,7 +166,7 @@ fn agent_is_ready_soon_after_the_kernel_and_no_later_with_16_nics() {
         "power-on to a trivial init {power_on:.2?}, of that {kernel:.2?} by the kernel's clock; to the first heartbeat \
          {added:.2?} more, ratio {ratio:.2}; /init to listening API {user:.2?}, with 16 NICs {crowd_user:.2?}"
     );
-    ferric_tests::note(&report);
+    note(&report);
     assert!(ratio <= 1.6, "{report}");
     // One CPU looks at 15 more PCI devices, which takes time under emulation; waiting for cables would take longer.
     assert!(crowd_user <= user + Duration::from_secs(2), "{report}");

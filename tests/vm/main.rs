@@ -2,6 +2,29 @@
 //!
 //! Each test has a machine of its own; logs are under `build/vm-logs/<test>/`.
 
+#[cfg(test)]
+mod api;
+#[cfg(test)]
 mod boot;
 #[cfg(test)]
+mod clean;
+#[cfg(test)]
+mod deploy;
+#[cfg(test)]
+mod deploy_faults;
+#[cfg(test)]
+mod faults;
+#[cfg(test)]
+mod hints;
+#[cfg(test)]
+mod inspect;
+#[cfg(test)]
+mod kit;
+#[cfg(test)]
+mod lookup;
+#[cfg(test)]
+mod network;
+#[cfg(test)]
 mod os_image;
+#[cfg(test)]
+mod power;
