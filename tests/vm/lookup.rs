@@ -142,13 +142,25 @@ fn ca_in_a_second_archive_makes_a_tls_conductor_trusted() {
 }
 
 #[test]
+fn certificate_is_valid_by_the_conductors_clock_when_the_machines_is_years_off() {
+    let bench = Plan::new("wrong-clock").boot(|vm| Ok(vm.rtc_base("2020-02-03T04:05:06"))).unwrap();
+    // The agent client checks the validity as Ironic's OpenSSL does.
+    assert!(bench.agent().unwrap().commands().unwrap().is_empty());
+    bench.says("the clocks of this machine and of the conductor are", 2).unwrap();
+}
+
+#[test]
 fn tls_conductor_of_an_unknown_ca_is_refused_unless_told_otherwise() {
     let mut plan = Plan::new("tls-unknown");
     plan.tls = true;
+    plan.cmdline = "ipa-lookup-timeout=3".to_owned();
     let bench = plan.boot(Ok).unwrap();
     let line = bench.says("next try in", 20).unwrap();
     assert!(line.contains("certificate") && line.contains("ca"), "the cause and what to do are missing: {line}");
     assert!(bench.conductor.requests().is_empty(), "something was sent to a server that is not trusted");
+    // A person sees why it does not go on, and that it begins anew.
+    bench.says("the agent cannot go on: finding the conductor", 10).unwrap();
+    bench.says("the agent ended (exit code 1); starting it again in 2 s", 20).unwrap();
     drop(bench);
 
     let mut plan = Plan::new("tls-insecure");

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use ferric_types::Secret;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
+use tracing::warn;
 
 use crate::app::App;
 use crate::conductor::{ApiVersion, Conductor};
@@ -14,6 +15,9 @@ use crate::config::{Config, Scheme};
 use crate::error::WorkerError;
 use crate::net::advertise::{self, AdvertiseOptions};
 use crate::tls;
+
+/// Difference to the conductor's clock that is worth a line.
+const NOTABLE_SKEW: Duration = Duration::from_secs(60);
 
 /// Where the conductor reaches this agent, and what proves that it is this agent. Constant for one boot: a restarted
 /// worker takes over the address and the certificate of the one before.
@@ -41,7 +45,7 @@ impl Endpoint {
                 hostname: &hostname,
                 address,
                 curve: config.tls_certificate_curve,
-                now: SystemTime::now(),
+                now: clock(conductor),
                 clock_skew: config.auto_tls_allowed_clock_skew,
             })?)
         } else {
@@ -92,4 +96,19 @@ pub(super) fn listen(config: &Config) -> Result<TcpListener, WorkerError> {
         Some(host) => bind(host),
         None => bind(Ipv6Addr::UNSPECIFIED.into()).or_else(|_no_ipv6| bind(Ipv4Addr::UNSPECIFIED.into())),
     }
+}
+
+/// The time by which the certificate must be valid: the conductor's, who will check it, where its answers had a date.
+/// A machine's own clock may be in local time, or years off after its battery failed.
+fn clock(conductor: &Conductor) -> SystemTime {
+    let own = SystemTime::now();
+    let Some(theirs) = conductor.last_server_date().map(|date| date.now()) else { return own };
+    let skew = theirs.duration_since(own).unwrap_or_else(|behind| behind.duration());
+    if skew >= NOTABLE_SKEW {
+        warn!(
+            "the clocks of this machine and of the conductor are {} s apart; going by the conductor's",
+            skew.as_secs()
+        );
+    }
+    theirs
 }

@@ -3,6 +3,8 @@
 use super::version::{ApiVersion, MIN_VERSION, VERSION_HEADER};
 use super::wire::Headers;
 use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::macros::format_description;
 
 /// An answer before it is written.
 #[derive(Debug, Clone)]
@@ -85,11 +87,19 @@ pub(crate) fn headers(version: ApiVersion, max: ApiVersion, content_type: Option
     headers.push("X-OpenStack-Ironic-API-Minimum-Version", MIN_VERSION.to_string());
     headers.push("X-OpenStack-Ironic-API-Maximum-Version", max.to_string());
     headers.push(VERSION_HEADER, version.to_string());
+    headers.push("Date", date());
     headers.push("Content-Length", length.to_string());
     if let Some(content_type) = content_type {
         headers.push("Content-Type", content_type);
     }
     headers
+}
+
+/// The time as HTTP has it (RFC 9110 section 5.6.7).
+fn date() -> String {
+    let format =
+        format_description!("[weekday repr:short], [day] [month repr:short] [year] [hour]:[minute]:[second] GMT");
+    OffsetDateTime::now_utc().format(format).unwrap_or_default() // fails only for formats without the needed fields
 }
 
 /// Reason phrase of the status codes in use.
