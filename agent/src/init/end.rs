@@ -3,9 +3,9 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use ferric_sys::netlink::{LinkChange, Netlink};
 use ferric_sys::process::signal_all;
 use ferric_sys::reboot::{self, Reboot};
-use ferric_sys::{Root, attr, netdev};
 use rustix::process::Signal;
 use tracing::{error, info, warn};
 
@@ -32,14 +32,22 @@ pub(super) fn end(supervisor: &mut Supervisor, action: PowerAction) {
 }
 
 fn lock_down(supervisor: &mut Supervisor) {
-    for name in attr::list(&Root::host().path("sys/class/net")) {
-        if let Err(error) = netdev::set_down(&name) {
-            warn!("taking {name} down: {error}");
-        }
+    if let Err(error) = links_down() {
+        error!("taking the network down: {error}");
     }
     info!("locked down: the network is off and the agent ended, as the conductor asked for; waiting for power off");
     let action = supervisor.wait_for_signal();
     end(supervisor, action);
+}
+
+fn links_down() -> std::io::Result<()> {
+    let netlink = Netlink::open()?;
+    for link in netlink.links()?.iter().filter(|link| link.is_up) {
+        if let Err(error) = netlink.change_link(link.index, LinkChange::Down) {
+            warn!("taking {} down: {error}", link.name);
+        }
+    }
+    Ok(())
 }
 
 fn end_machine(what: Reboot, word: &str) {

@@ -8,10 +8,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use ferric_sys::netlink::Netlink;
 use ferric_types::error::chain;
 use futures_util::future::join_all;
-use futures_util::{StreamExt as _, TryStreamExt as _};
-use rtnetlink::packet_route::address::AddressAttribute;
 
 use crate::config::{Config, Scheme};
 use crate::http::{Client, HttpError, Request, Url};
@@ -53,7 +52,7 @@ pub enum AdvertiseError {
         attempts: u32,
         /// Why its addresses cannot be read, when that is the reason.
         #[source]
-        source: Option<rtnetlink::Error>,
+        source: Option<io::Error>,
     },
     /// No API answers.
     #[error("no URL of the conductor answers, {attempts} tries")]
@@ -89,7 +88,7 @@ pub async fn choose(options: &AdvertiseOptions, client: &Client, urls: &[Url]) -
     let mut round = 1;
     loop {
         let found = match &options.interface {
-            Some(name) => from_interface(name, round).await,
+            Some(name) => from_interface(name, round),
             None => from_routes(client, urls, round).await,
         };
         match found {
@@ -109,36 +108,20 @@ pub async fn choose(options: &AdvertiseOptions, client: &Client, urls: &[Url]) -
     }
 }
 
-async fn from_interface(name: &str, attempts: u32) -> Result<IpAddr, AdvertiseError> {
+fn from_interface(name: &str, attempts: u32) -> Result<IpAddr, AdvertiseError> {
     let missing = |source| AdvertiseError::Interface { name: name.to_owned(), attempts, source };
-    let addresses = interface_addresses(name).await.map_err(|error| missing(Some(error)))?;
+    let addresses = interface_addresses(name).map_err(|error| missing(Some(error)))?;
     let usable: Vec<IpAddr> = addresses.into_iter().filter_map(usable).collect();
     let v4 = usable.iter().find(|address| address.is_ipv4());
     v4.or(usable.first()).copied().ok_or_else(|| missing(None))
 }
 
 /// All addresses of an interface, by netlink.
-async fn interface_addresses(name: &str) -> Result<Vec<IpAddr>, rtnetlink::Error> {
-    let failed = |error: io::Error| rtnetlink::Error::NamespaceError(error.to_string());
-    let (connection, handle, _) = rtnetlink::new_connection().map_err(failed)?;
-    let task = tokio::spawn(connection);
-    let gather = async {
-        let links = handle.link().get().match_name(name.to_owned()).execute();
-        let Some(link) = links.boxed().try_next().await? else { return Ok(Vec::new()) };
-        let index = link.header.index;
-        let messages: Vec<_> = handle.address().get().execute().try_collect().await?;
-        let of_interface = messages.into_iter().filter(|message| message.header.index == index);
-        Ok(of_interface
-            .flat_map(|message| message.attributes)
-            .filter_map(|attribute| match attribute {
-                AddressAttribute::Address(address) => Some(address),
-                _ => None,
-            })
-            .collect())
-    };
-    let addresses = gather.await;
-    task.abort();
-    addresses
+fn interface_addresses(name: &str) -> io::Result<Vec<IpAddr>> {
+    let netlink = Netlink::open()?;
+    let Some(link) = netlink.links()?.into_iter().find(|link| link.name == name) else { return Ok(Vec::new()) };
+    let own = netlink.addresses()?.into_iter().filter(|address| address.interface == link.index);
+    Ok(own.map(|address| address.address).collect())
 }
 
 async fn from_routes(client: &Client, urls: &[Url], attempts: u32) -> Result<IpAddr, AdvertiseError> {

@@ -5,8 +5,6 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ferric_types::MacAddress;
-use ferric_types::error::chain;
-use rtnetlink::Handle;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, info, warn};
@@ -32,11 +30,10 @@ pub(super) struct Interface {
 }
 
 /// Runs the interface until the task is dropped. `carrier` says whether there is a link partner.
-pub(super) async fn run(interface: Interface, mut carrier: watch::Receiver<bool>, handle: Handle, shared: Shared) {
+pub(super) async fn run(interface: Interface, mut carrier: watch::Receiver<bool>, shared: Shared) {
     let mut task = Task {
         client: Client::new(interface.mac, seed(interface.mac), interface.remembered),
         interface,
-        handle,
         shared,
         epoch: Instant::now(),
         socket: None,
@@ -84,7 +81,6 @@ fn seed(mac: MacAddress) -> u64 {
 struct Task {
     interface: Interface,
     client: Client,
-    handle: Handle,
     shared: Shared,
     epoch: Instant,
     socket: Option<DhcpSocket>,
@@ -123,11 +119,12 @@ impl Task {
         for action in actions {
             match action {
                 Action::Send { to, bytes } => self.send(to, &bytes).await,
-                Action::Bound(lease) => self.bound(&lease).await,
+                Action::Bound(lease) => self.bound(*lease).await,
                 Action::Lost { lease, reason } => {
                     warn!("{}: address {} is gone: {reason}", self.interface.name, lease.address);
-                    apply::remove(&self.handle, self.interface.index, lease.address).await;
-                    self.shared.set_lease(self.interface.index, None);
+                    let index = self.interface.index;
+                    blocking(move || apply::remove(index, &lease)).await;
+                    self.shared.set_lease(index, None);
                 }
                 Action::Note(text) => info!("{}: {text}", self.interface.name),
             }
@@ -168,15 +165,17 @@ impl Task {
         }
     }
 
-    async fn bound(&mut self, lease: &Lease) {
+    async fn bound(&mut self, lease: Lease) {
         let Interface { index, name, metric, .. } = &self.interface;
-        let old = self.shared.lease(*index);
-        if old.as_ref() == Some(lease) {
+        let (index, metric) = (*index, *metric);
+        let old = self.shared.lease(index);
+        if old.as_ref() == Some(&lease) {
             debug!("{name}: lease of {} renewed", lease.address);
             return;
         }
-        if let Err(error) = apply::set(&self.handle, *index, *metric, lease, old.as_ref()).await {
-            warn!("{name}: {}", chain(&error));
+        let new = lease.clone();
+        if let Some(Err(error)) = blocking(move || apply::set(index, metric, &new, old.as_ref())).await {
+            warn!("{name}: setting address {}/{}: {error}", lease.address, lease.prefix);
             return;
         }
         info!(
@@ -186,6 +185,11 @@ impl Task {
             lease.server,
             lease.lifetime.as_secs()
         );
-        self.shared.set_lease(*index, Some(lease.clone()));
+        self.shared.set_lease(index, Some(lease));
     }
+}
+
+/// Netlink waits for drivers, so it has threads of its own. `None` when the work panicked, which has been told.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    tokio::task::spawn_blocking(work).await.ok()
 }

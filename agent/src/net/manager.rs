@@ -1,20 +1,14 @@
 //! All interfaces: takes each up, starts its client, follows what the kernel says about links and IPv6 addresses.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
+use ferric_sys::netlink::{Address, Event, Events, Link, Netlink, Received};
 use ferric_sys::{Root, attr};
 use ferric_types::MacAddress;
 use ferric_types::error::chain;
-use futures_util::{Stream, StreamExt, TryStreamExt};
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::packet_route::address::{
-    AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope,
-};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
-use rtnetlink::sys::SocketAddr;
-use rtnetlink::{Handle, MulticastGroup};
+use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tracing::{debug, info, warn};
@@ -29,14 +23,15 @@ const BOOT_METRIC: u32 = 100;
 const METRIC: u32 = 200;
 
 /// Follows the kernel's messages in a background task from now on.
-pub(super) async fn spawn(shared: Shared, boot_mac: Option<MacAddress>) -> Result<(), NetError> {
-    let groups = [MulticastGroup::Link, MulticastGroup::Ipv6Ifaddr];
-    let (connection, handle, messages) = rtnetlink::new_multicast_connection(&groups).map_err(NetError::Netlink)?;
-    drop(tokio::spawn(connection));
+pub(super) fn spawn(shared: Shared, boot_mac: Option<MacAddress>) -> Result<(), NetError> {
+    // Before the first look, so that no change falls between.
+    let events = Events::open().map_err(NetError::Netlink)?;
+    #[expect(deprecated, reason = "its successor is unsafe; an Events keeps one descriptor for all its life")]
+    let events = AsyncFd::new(events).map_err(NetError::Netlink)?;
     prepare(&Root::host());
-    let mut manager = Manager { handle, shared, boot_mac, tasks: HashMap::new() };
-    manager.look_at_all().await?;
-    drop(tokio::spawn(manager.follow(messages)));
+    let mut manager = Manager { shared, boot_mac, tasks: HashMap::new() };
+    manager.look_at_all().map_err(NetError::List)?;
+    drop(tokio::spawn(manager.follow(events)));
     Ok(())
 }
 
@@ -58,86 +53,63 @@ struct Running {
 }
 
 struct Manager {
-    handle: Handle,
     shared: Shared,
     boot_mac: Option<MacAddress>,
     tasks: HashMap<u32, Running>,
 }
 
-/// What matters in a message about a link.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Link {
-    index: u32,
-    name: String,
-    mac: Option<MacAddress>,
-    is_up: bool,
-    carrier: bool,
-    loopback: bool,
-    ethernet: bool,
-}
-
-impl Link {
-    fn of(message: &LinkMessage) -> Self {
-        let mut link = Self {
-            index: message.header.index,
-            name: format!("interface {}", message.header.index),
-            mac: None,
-            is_up: message.header.flags.contains(LinkFlags::Up),
-            carrier: message.header.flags.contains(LinkFlags::LowerUp),
-            loopback: message.header.flags.contains(LinkFlags::Loopback),
-            ethernet: message.header.link_layer_type == LinkLayerType::Ether,
-        };
-        for attribute in &message.attributes {
-            match attribute {
-                LinkAttribute::IfName(name) => link.name.clone_from(name),
-                LinkAttribute::Address(bytes) => link.mac = <[u8; 6]>::try_from(bytes.as_slice()).ok().map(MacAddress),
-                _ => {}
-            }
-        }
-        link
-    }
-}
-
 impl Manager {
     /// Links that are there, with the addresses that a worker before this one, or the kernel, gave them.
-    async fn look_at_all(&mut self) -> Result<(), NetError> {
-        let addresses: Vec<AddressMessage> =
-            self.handle.address().get().execute().try_collect().await.map_err(NetError::List)?;
-        let links: Vec<LinkMessage> = self.handle.link().get().execute().try_collect().await.map_err(NetError::List)?;
-        for message in &links {
-            let link = Link::of(message);
-            let mut own = addresses.iter().filter(|address| address.header.index == link.index);
-            let remembered =
-                own.find_map(|address| apply::ipv4(address).filter(|_| address.header.scope == AddressScope::Universe));
+    fn look_at_all(&mut self) -> io::Result<()> {
+        let netlink = Netlink::open()?;
+        let addresses = netlink.addresses()?;
+        for link in netlink.links()? {
+            let own = addresses.iter().filter(|address| address.interface == link.index && address.global);
+            let mut ipv4 = own.filter_map(|address| match address.address {
+                IpAddr::V4(address) => Some(address),
+                IpAddr::V6(_) => None,
+            });
+            let remembered = ipv4.next();
             self.link(link, remembered);
         }
-        addresses.iter().for_each(|message| self.address(message, true));
+        addresses.iter().for_each(|address| self.address(address, true));
         Ok(())
     }
 
-    async fn follow(
-        mut self,
-        mut messages: impl Stream<Item = (NetlinkMessage<RouteNetlinkMessage>, SocketAddr)> + Unpin,
-    ) {
-        while let Some((message, _)) = messages.next().await {
-            match message.payload {
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) => {
-                    self.link(Link::of(&message), None)
+    async fn follow(mut self, events: AsyncFd<Events>) {
+        loop {
+            let Ok(mut ready) = events.readable().await else { return };
+            match ready.try_io(|events| events.get_ref().receive()) {
+                Ok(Ok(Received::Events(events))) => events.into_iter().for_each(|event| self.event(event)),
+                Ok(Ok(Received::Overrun)) => {
+                    info!("messages about links were lost, looking at all of them again");
+                    if let Err(error) = self.look_at_all() {
+                        warn!("listing links: {error}");
+                    }
                 }
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(message)) => self.gone(message.header.index),
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewAddress(message)) => self.address(&message, true),
-                NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelAddress(message)) => self.address(&message, false),
-                _ => {}
+                Ok(Err(error)) => {
+                    warn!("the kernel does not tell about links any more: {error}");
+                    return;
+                }
+                Err(_not_ready) => {}
             }
         }
-        warn!("the kernel does not tell about links any more");
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Link(link) => self.link(link, None),
+            Event::LinkGone(index) => self.gone(index),
+            Event::Address(address) => self.address(&address, true),
+            Event::AddressGone(address) => self.address(&address, false),
+        }
     }
 
     fn link(&mut self, link: Link, remembered: Option<Ipv4Addr>) {
         if !link.is_up {
             self.take_up(&link);
         }
-        let Some(mac) = link.mac.filter(|mac| link.ethernet && !link.loopback && !mac.is_zero()) else { return };
+        let Some(mac) = usable_mac(&link) else { return };
         let metric = self.metric(mac, link.index);
         let state =
             InterfaceState { name: link.name.clone(), mac, carrier: link.carrier, lease: None, ipv6: false, metric };
@@ -154,18 +126,18 @@ impl Manager {
         let running = self.tasks.entry(link.index).or_insert_with(|| {
             let (carrier, receiver) = watch::channel(false);
             let interface = Interface { index: link.index, name: link.name, mac, metric, remembered };
-            let task = tokio::spawn(interface::run(interface, receiver, self.handle.clone(), self.shared.clone()));
+            let task = tokio::spawn(interface::run(interface, receiver, self.shared.clone()));
             Running { carrier, task: task.abort_handle() }
         });
         running.carrier.send_if_modified(|known| std::mem::replace(known, link.carrier) != link.carrier);
     }
 
-    /// In a task of its own: some drivers take seconds, and the others need not wait for them.
+    /// In a thread of its own: some drivers take seconds, and the others need not wait for them.
     fn take_up(&self, link: &Link) {
-        let (handle, index, name) = (self.handle.clone(), link.index, link.name.clone());
-        drop(tokio::spawn(async move {
-            if let Err(error) = apply::link_up(&handle, index).await {
-                warn!("{name}: {}; the interface is left out", chain(&error));
+        let (index, name) = (link.index, link.name.clone());
+        drop(tokio::task::spawn_blocking(move || {
+            if let Err(error) = apply::link_up(index) {
+                warn!("taking {name} up: {error}; the interface is left out");
             }
         }));
     }
@@ -183,24 +155,22 @@ impl Manager {
         }
     }
 
-    fn address(&self, message: &AddressMessage, is_there: bool) {
-        if is_usable_ipv6(message) {
-            self.shared.set_ipv6(message.header.index, is_there);
+    fn address(&self, address: &Address, is_there: bool) {
+        if is_usable_ipv6(address) {
+            self.shared.set_ipv6(address.interface, is_there);
         }
     }
 }
 
+/// The address of an Ethernet card; none for loopback, InfiniBand and cards whose driver knows no address.
+fn usable_mac(link: &Link) -> Option<MacAddress> {
+    let mac = MacAddress(link.address.as_slice().try_into().ok()?);
+    (link.ethernet && !link.loopback && !mac.is_zero()).then_some(mac)
+}
+
 /// A global IPv6 address that has passed duplicate address detection.
-fn is_usable_ipv6(message: &AddressMessage) -> bool {
-    let is_ipv6 =
-        message.attributes.iter().any(|attribute| matches!(attribute, AddressAttribute::Address(IpAddr::V6(_))));
-    let flags = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Flags(flags) => Some(*flags),
-        _ => None,
-    });
-    let tentative = message.header.flags.contains(AddressHeaderFlags::Tentative)
-        || flags.is_some_and(|flags| flags.intersects(AddressFlags::Tentative | AddressFlags::Dadfailed));
-    is_ipv6 && !tentative && message.header.scope == AddressScope::Universe
+const fn is_usable_ipv6(address: &Address) -> bool {
+    address.address.is_ipv6() && address.global && !address.tentative
 }
 
 #[cfg(test)]
@@ -208,44 +178,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_read_from_messages() {
-        let mut message = LinkMessage::default();
-        message.header.index = 3;
-        message.header.link_layer_type = LinkLayerType::Ether;
-        message.header.flags = LinkFlags::Up | LinkFlags::LowerUp;
-        message.attributes = vec![LinkAttribute::IfName("eth0".into()), LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1])];
-        let link = Link::of(&message);
-        assert!(link.is_up && link.carrier && link.ethernet && !link.loopback);
-        assert_eq!((link.name.as_str(), link.mac), ("eth0", Some(MacAddress([2, 0, 0, 0, 0, 1]))));
-        message.attributes = vec![LinkAttribute::Address(vec![1; 20])];
-        assert_eq!(Link::of(&message).mac, None, "an InfiniBand address is no Ethernet address");
+    fn only_ethernet_cards_with_an_address_are_used() {
+        let card = Link {
+            index: 2,
+            name: "eth0".into(),
+            address: vec![2, 0, 0, 0, 0, 1],
+            is_up: true,
+            carrier: true,
+            loopback: false,
+            ethernet: true,
+        };
+        assert_eq!(usable_mac(&card), Some(MacAddress([2, 0, 0, 0, 0, 1])));
+        let others = [
+            Link { address: vec![0; 6], ..card.clone() },
+            Link { address: vec![1; 20], ..card.clone() },
+            Link { loopback: true, ..card.clone() },
+            Link { ethernet: false, ..card },
+        ];
+        for link in others {
+            assert_eq!(usable_mac(&link), None, "{link:?}");
+        }
     }
 
     #[test]
     fn only_global_ipv6_addresses_that_are_confirmed_count() {
-        let mut message = AddressMessage::default();
-        message.header.scope = AddressScope::Universe;
-        message.attributes.push(AddressAttribute::Address("2001:db8::1".parse().unwrap()));
-        assert!(is_usable_ipv6(&message));
-        message.attributes.push(AddressAttribute::Flags(AddressFlags::Tentative));
-        assert!(!is_usable_ipv6(&message));
-        let mut local = AddressMessage::default();
-        local.header.scope = AddressScope::Link;
-        local.attributes.push(AddressAttribute::Address("fe80::1".parse().unwrap()));
-        assert!(!is_usable_ipv6(&local));
-        let mut v4 = AddressMessage::default();
-        v4.header.scope = AddressScope::Universe;
-        v4.attributes.push(AddressAttribute::Local("10.0.0.1".parse().unwrap()));
-        assert!(!is_usable_ipv6(&v4));
-    }
-
-    #[tokio::test]
-    async fn nothing_is_changed_by_looking() {
-        // Reads the links of the machine that runs the test through the same code as the agent.
-        let (connection, handle, _) = rtnetlink::new_connection().unwrap();
-        let task = tokio::spawn(connection);
-        let links: Vec<LinkMessage> = handle.link().get().execute().try_collect().await.unwrap();
-        assert!(links.iter().map(Link::of).any(|link| link.loopback && link.name == "lo"));
-        task.abort();
+        let address = |text: &str, global, tentative| {
+            let address = text.parse().unwrap();
+            is_usable_ipv6(&Address { interface: 2, address, prefix: 64, global, tentative })
+        };
+        assert!(address("2001:db8::1", true, false));
+        assert!(!address("2001:db8::1", true, true));
+        assert!(!address("fe80::1", false, false));
+        assert!(!address("10.0.0.1", true, false));
     }
 }

@@ -54,7 +54,7 @@ pub enum NetError {
     Netlink(#[source] std::io::Error),
     /// Links or addresses cannot be listed.
     #[error("listing links and addresses")]
-    List(#[source] rtnetlink::Error),
+    List(#[source] std::io::Error),
 }
 
 /// The network, once it is up.
@@ -77,7 +77,7 @@ pub async fn bring_up(config: &Config) -> Result<Net, NetError> {
     }
     let shared = Shared::new(Root::host());
     let interfaces = shared.subscribe();
-    manager::spawn(shared, boot_mac).await?;
+    manager::spawn(shared, boot_mac)?;
     let net = Net { interfaces: Some(interfaces), boot_mac };
     net.wait_first().await;
     Ok(net)

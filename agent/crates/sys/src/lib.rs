@@ -12,6 +12,7 @@ pub mod ioctl;
 pub mod kmod;
 pub mod memfd;
 pub mod netdev;
+pub mod netlink;
 pub mod packet;
 pub mod process;
 pub mod reboot;
