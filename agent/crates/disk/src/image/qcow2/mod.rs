@@ -89,7 +89,7 @@ pub enum Qcow2Error {
         entry: u64,
     },
     /// Two things lie in the same place.
-    #[error("two parts of the image use the same place at {offset} of the file")]
+    #[error("two parts of the image use the same place at {offset} of the file; convert it to a new file")]
     Overlap {
         /// Offset in the file.
         offset: u64,

@@ -59,7 +59,7 @@ proptest! {
             };
             file[at * 8..at * 8 + 8].copy_from_slice(&value.to_be_bytes());
         }
-        attempt(&file, ranges, if few { 30 } else { MAX_EXTENTS })?;
+        attempt(&file, ranges, if few { 500 } else { MAX_EXTENTS })?;
     }
 
     #[test]
