@@ -1,6 +1,6 @@
 //! Signatures of file systems, volume managers and partition tables: finding them, and wiping them all.
 //!
-//! Offsets and magics are facts of the formats named in [`MAGICS`]; the table covers what `wipefs` knows and what
+//! Offsets and magics are facts of the formats named in `MAGICS`; the table covers what `wipefs` knows and what
 //! operators met on used disks (pitfalls B3, B4, B6).
 
 use std::path::PathBuf;

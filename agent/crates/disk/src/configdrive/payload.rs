@@ -57,7 +57,7 @@ impl Payload {
     /// The image from its beginning.
     pub(super) fn reader(&self) -> Reader<'_> {
         let stream = if self.is_packed {
-            Stream::Packed { gzip: &self.stored, decoder: MultiGzDecoder::new(&self.stored), position: 0 }
+            Stream::Packed { gzip: &self.stored, decoder: Box::new(MultiGzDecoder::new(&self.stored)), position: 0 }
         } else {
             Stream::Plain(Cursor::new(&self.stored))
         };
@@ -73,7 +73,7 @@ pub(super) struct Reader<'a> {
 
 enum Stream<'a> {
     Plain(Cursor<&'a [u8]>),
-    Packed { gzip: &'a [u8], decoder: MultiGzDecoder<&'a [u8]>, position: u64 },
+    Packed { gzip: &'a [u8], decoder: Box<MultiGzDecoder<&'a [u8]>>, position: u64 },
 }
 
 impl Read for Reader<'_> {
@@ -102,7 +102,7 @@ impl Seek for Reader<'_> {
         };
         let target = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         if target < *position {
-            *decoder = MultiGzDecoder::new(gzip);
+            **decoder = MultiGzDecoder::new(gzip);
             *position = 0;
         }
         *position += io::copy(&mut decoder.by_ref().take(target - *position), &mut io::sink())?;
