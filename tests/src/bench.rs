@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use ferric_qemu::conductor::{AgentClient, Conductor, ConductorConfig, Heartbeat, Node, ProvisionState, Settings};
-use ferric_qemu::{Console, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
+use ferric_qemu::{Boot, Console, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
 use tempfile::TempDir;
 
+use crate::kernel::unpacked;
 use crate::overlay;
 
 /// Address of the first NIC.
@@ -37,6 +38,8 @@ pub struct Plan {
     pub api_url: bool,
     /// Boot through iPXE instead of directly.
     pub network_boot: bool,
+    /// Let a directly booted kernel unpack itself, as it does on a real machine; slow under emulation.
+    pub packed_kernel: bool,
     /// The conductor serves HTTPS, with a certificate of its own CA.
     pub tls: bool,
     /// Further files of the ramdisk, path and content, in an archive behind the image's own.
@@ -58,6 +61,7 @@ impl Plan {
             state: ProvisionState::CleanWait,
             api_url: true,
             network_boot: false,
+            packed_kernel: false,
             tls: false,
             files: |_| Vec::new(),
             settings: Settings::default(),
@@ -136,7 +140,15 @@ impl Bench {
         } else {
             builder.direct_boot(&image, &self.cmdline())
         };
-        self.start(machine(builder)?)
+        let mut builder = machine(builder)?;
+        let description = builder.machine_mut();
+        if !self.plan.packed_kernel
+            && !description.firmware.is_uefi()
+            && let Boot::Direct { kernel, .. } = &mut description.boot
+        {
+            *kernel = unpacked(kernel)?;
+        }
+        self.start(builder)
     }
 
     fn image(&mut self) -> Result<Image> {

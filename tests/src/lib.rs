@@ -2,6 +2,7 @@
 
 mod bench;
 mod bundle;
+mod kernel;
 mod overlay;
 mod trivial;
 

@@ -15,6 +15,7 @@ const PEAK_KIB: u64 = 16 * 1024;
 #[test]
 fn first_heartbeat_arrives_in_128_mib_whatever_the_settings() {
     let mut plan = Plan::new("first-heartbeat");
+    plan.packed_kernel = true;
     // Two consoles; the kernel takes one of each kind only, so two serial ports would not do.
     plan.console = "console=tty0 console=ttyS0".to_owned();
     plan.cmdline =
@@ -130,6 +131,7 @@ struct AgentBoot {
 
 fn agent_boot(name: &str, nics: &[Nic]) -> Result<AgentBoot> {
     let mut plan = Plan::new(name);
+    plan.packed_kernel = true;
     plan.cmdline = "ipa-debug=0".to_owned();
     let bench = plan.boot(|mut vm| {
         vm.machine_mut().nics = nics.to_vec();
