@@ -1,4 +1,7 @@
 //! Writing to every console of the machine without ever waiting for one.
+//!
+//! The kernel writes to one serial line only, however many `console=` parameters there are; whoever gives two wants to
+//! see the machine on whichever is connected. So the others of the command line are opened here, at their speed.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -10,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use ferric_sys::{Root, attr};
 use rustix::fs::OFlags;
+use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
 
 /// Lines a console may be behind: a 9600 baud line takes some 20 s for them.
 const QUEUE_LINES: usize = 256;
@@ -46,15 +50,36 @@ fn names(text: &str) -> Vec<&str> {
     names
 }
 
+/// Serial lines of `console=` parameters that are not among the kernel's consoles, with their speeds in baud:
+/// `console=ttyS1,115200n8` (`Documentation/admin-guide/serial-console.rst`).
+fn more_serial<'a>(cmdline: &'a str, names: &[&str]) -> Vec<(&'a str, u32)> {
+    let mut more: Vec<(&str, u32)> = Vec::new();
+    for value in cmdline.split_whitespace().filter_map(|word| word.strip_prefix("console=")) {
+        let (name, options) = value.split_once(',').unwrap_or((value, ""));
+        let plain = name.bytes().all(|b| b.is_ascii_alphanumeric());
+        // A virtual terminal has a number and no letter behind "tty".
+        let serial = name.strip_prefix("tty").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()));
+        if plain && serial && !names.contains(&name) && !more.iter().any(|(known, _)| *known == name) {
+            let digits = options.bytes().take_while(u8::is_ascii_digit).count();
+            let speed = options.get(..digits).and_then(|digits| digits.parse().ok());
+            more.push((name, speed.filter(|speed| *speed > 0).unwrap_or(9600)));
+        }
+    }
+    more
+}
+
 impl Consoles {
     /// Opens every console; without any, the one that the kernel made `/dev/console`.
     pub(super) fn open(root: &Root) -> Self {
         let list = attr::read_trimmed(&root.path("proc/consoles")).unwrap_or_default();
-        let mut consoles: Vec<Console> =
-            names(&list).into_iter().filter_map(|name| Console::open(root, name)).collect();
+        let names = names(&list);
+        let mut consoles: Vec<Console> = names.iter().filter_map(|name| Console::open(root, name, None)).collect();
         if consoles.is_empty() {
-            consoles.extend(Console::open(root, "console"));
+            consoles.extend(Console::open(root, "console", None));
         }
+        let cmdline = attr::read_trimmed(&root.path("proc/cmdline")).unwrap_or_default();
+        let more = more_serial(&cmdline, &names);
+        consoles.extend(more.into_iter().filter_map(|(name, speed)| Console::open(root, name, Some(speed))));
         Self(consoles)
     }
 
@@ -70,13 +95,21 @@ impl Consoles {
 }
 
 impl Console {
-    fn open(root: &Root, name: &str) -> Option<Self> {
+    /// The speed of a serial line is set when given; the kernel has set that of its own consoles.
+    fn open(root: &Root, name: &str, speed: Option<u32>) -> Option<Self> {
         // Without O_NONBLOCK the open itself can wait for a carrier that never comes.
         let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits();
         let path = root.path("dev").join(name);
         let file = OpenOptions::new().write(true).custom_flags(i32::try_from(flags).ok()?).open(path).ok()?;
         let flags = rustix::fs::fcntl_getfl(&file).ok()?;
         rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).ok()?;
+        if let Some(speed) = speed {
+            // No terminal there, or a speed it does not have: the writes show.
+            let _set = tcgetattr(&file).and_then(|mut settings| {
+                settings.set_speed(speed)?;
+                tcsetattr(&file, OptionalActions::Now, &settings)
+            });
+        }
         let (queue, lines) = sync_channel(QUEUE_LINES);
         let counters = Arc::<Counters>::default();
         let shared = Arc::clone(&counters);
@@ -133,6 +166,13 @@ mod tests {
         let text = "ttyS1                -W- (EC  a   )    4:65\ntty0                 -WU (E  p   )    4:1\nnetcon0              -W- (E      )\nhvc0 R-- (E) 1:2\n../x -W- (E)\n";
         assert_eq!(names(text), ["ttyS1", "tty0", "netcon0"]);
         assert!(names("").is_empty());
+    }
+
+    #[test]
+    fn serial_lines_that_the_kernel_leaves_out_are_found() {
+        let cmdline = "quiet console=tty0 console=ttyS2,115200n8 console=ttyS1 console=ttyS1,57600 console=ttyAMA0,38400 console=../x";
+        assert_eq!(more_serial(cmdline, &["tty0", "ttyS2"]), [("ttyS1", 9600), ("ttyAMA0", 38_400)]);
+        assert!(more_serial("", &[]).is_empty());
     }
 
     #[test]
