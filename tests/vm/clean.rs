@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use ferric_qemu::conductor::flow::{CleanReport, Flow, FlowError, FlowEvent, Limits, NoPower, probe};
-use ferric_qemu::conductor::{AgentClient, ProvisionState};
+use ferric_qemu::conductor::flow::{CleanReport, Flow, FlowError, FlowEvent, Limits, NoPower, Progress, probe};
+use ferric_qemu::conductor::{AgentClient, ProvisionState, Wait};
 use ferric_qemu::{Disk, DiskBus, DiskFile, FaultyIo, IoFault, artifacts};
 use ferric_tests::{Bench, Bundle, Plan};
 use serde_json::{Value, json};
@@ -34,20 +34,25 @@ const SHAKY: &str = "SHAKY";
 /// Fails always at its bad sector.
 const BROKEN: &str = "BROKEN";
 
-/// Signatures as a used disk has them: offset and bytes. Three partitions, with an ext file system; LVM and md 1.0; LUKS and
-/// md 1.2; and on the disk itself old ones beside the partition table.
+/// A member of an md array, which stays one until its configuration is deleted.
+const MEMBER: &str = "MEMBER";
+/// Magic of md's superblock, and where version 1.2 has it.
+const MD: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
+const MD_PLACE: u64 = MIB + 4096;
+
+/// Signatures as a used disk has them: offset and bytes. Three partitions, with an ext file system; LVM and swap; LUKS and
+/// bcache; and on the disk itself old ones beside the partition table.
 fn signatures() -> Vec<(u64, &'static [u8])> {
-    const MD: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
     vec![
         (MIB + 1080, &[0x53, 0xef]),
         (9 * MIB + 512, b"LABELONE"),
         (9 * MIB + 536, b"LVM2 001"),
-        (17 * MIB - 8192, MD),
+        (9 * MIB + 4086, b"SWAPSPACE2"),
         (17 * MIB, b"LUKS\xba\xbe"),
-        (17 * MIB + 4096, MD),
+        (17 * MIB + 4120, &[0xc6, 0x85, 0x73, 0xf6, 0x4e, 0x1a, 0x45, 0xca]),
         (0x1_0040, b"_BHRfS_M"),
         (0x2_0000, &[0x0c, 0xb1, 0xba, 0, 0, 0, 0, 0]),
-        (SIZE - 0x1_0000, MD),
+        (SIZE - 1024, b"Intel Raid ISM"),
     ]
 }
 
@@ -73,7 +78,7 @@ impl Machine {
             disks.push(Disk::new(bus, file.path()).serial(serial).block_size(sector, sector));
             files.insert(serial, file);
         }
-        for serial in [READ_ONLY, SHAKY, BROKEN] {
+        for serial in [READ_ONLY, SHAKY, BROKEN, MEMBER] {
             let file = kit::used_disk(dir.join(serial), 40, SIZE, SIZE)?;
             let disk = Disk::new(DiskBus::VirtioBlk, file.path()).serial(serial);
             let fault = IoFault { io: FaultyIo::Write, sector: Some(BAD_SECTOR), errno: 5, once: serial == SHAKY };
@@ -81,6 +86,11 @@ impl Machine {
                 READ_ONLY => {
                     kit::partition(&file, 512, &PARTITIONS, kit::TYPE_LINUX)?;
                     disk.read_only()
+                }
+                MEMBER => {
+                    kit::partition(&file, 512, &PARTITIONS, kit::TYPE_LINUX)?;
+                    file.write(MD_PLACE, MD)?;
+                    disk
                 }
                 _ => disk.fault(fault),
             });
@@ -91,6 +101,8 @@ impl Machine {
         plan.state = ProvisionState::Manageable;
         plan.node = |node| node.fast_track = true;
         plan.cmdline = kit::SHORT.to_owned();
+        // As the other image, but with a command that holds a disk.
+        plan.image = "faulty".to_owned();
         let bench = plan.boot(|vm| Ok(disks.into_iter().fold(vm, |vm, disk| vm.disk(disk))))?;
         let agent = bench.agent()?;
         Ok(Self { files, bench, agent })
@@ -107,7 +119,7 @@ impl Machine {
     }
 
     /// The automated cleaning with these steps only, and the progress that was seen meanwhile.
-    fn clean(&self, steps: &[&str]) -> (Result<CleanReport, FlowError>, Vec<(String, u64, Option<u64>)>) {
+    fn clean(&self, steps: &[&str]) -> (Result<CleanReport, FlowError>, Vec<Progress>) {
         let known = ["erase_devices", "erase_devices_metadata"];
         let off = known.into_iter().filter(|step| !steps.contains(step)).map(|step| (step.to_owned(), 0)).collect();
         let mut seen = Vec::new();
@@ -118,11 +130,18 @@ impl Machine {
             .limits(limits)
             .observer(|event| {
                 if let FlowEvent::Progress { progress, .. } = event {
-                    seen.push((progress.phase.clone(), progress.done_bytes, progress.total_bytes));
+                    seen.push(progress.clone());
                 }
             })
             .clean(&off);
         (result, seen)
+    }
+
+    /// Holds a disk as a mounted file system does; `None` lets go.
+    fn hold(&self, device: Option<&str>) -> Result<()> {
+        let record = self.agent.command("faulty.hold", &json!({"device": device}), Wait::ForResult)?;
+        ensure!(record.command_status == "SUCCEEDED", "{record:?}");
+        Ok(())
     }
 
     fn digests(&self) -> Result<BTreeMap<&str, String>> {
@@ -158,7 +177,7 @@ fn disks_of_every_kind_are_cleaned() {
     let dir = artifacts::temp_dir("clean").unwrap();
     let machine = Machine::boot(dir.path()).unwrap();
     let names = kit::names(&machine.agent).unwrap();
-    assert_eq!(names.len(), 9, "{names:?}");
+    assert_eq!(names.len(), 10, "{names:?}");
     stale_version_is_told(&machine).unwrap();
     protected_file_systems_stop_everything(&machine).unwrap();
     metadata_goes(&machine, &names).unwrap();
@@ -208,17 +227,27 @@ fn metadata_goes(machine: &Machine, names: &BTreeMap<String, String>) -> Result<
             ensure!(file.read(offset, bytes.len())? != bytes, "{serial}: the signature at {offset} is still there");
         }
     }
-    let (left, read_only) = (machine.partitions()?, names[READ_ONLY].trim_start_matches("/dev/"));
-    ensure!(left.iter().all(|partition| partition.starts_with(read_only)), "the kernel still knows {left:?}");
-    Ok(())
+    let left = machine.partitions()?;
+    let kept = [READ_ONLY, MEMBER].map(|serial| names[serial].trim_start_matches("/dev/"));
+    let of_kept = |partition: &String| kept.iter().any(|disk| partition.starts_with(disk));
+    ensure!(left.len() == 2 * PARTITIONS.len() && left.iter().all(of_kept), "partitions left: {left:?}");
+    machine.files[MEMBER].check(MD_PLACE, MD)?;
+    kit::sound_gpt(&machine.files[MEMBER], 512).context("the table of the array's member").map(drop)
 }
 
-/// Erasing: all disks at once, nothing left on any of them; the one that cannot be written and the one with a broken
-/// sector are named, and what is wrong with them.
+/// A disk that is in use until the very end of cleaning.
+const HELD: &str = "NVME-512";
+
+/// Erasing: all disks at once, nothing left on any of them; the one that cannot be written, the one with a broken sector and
+/// the one that is in use are named, and what is wrong with them.
 fn everything_goes_but_what_cannot(machine: &Machine, names: &BTreeMap<String, String>) -> Result<()> {
     machine.prepare(&[])?;
-    machine.bench.vm().console().mark();
+    let held = &names[HELD];
+    machine.hold(Some(held))?;
+    let before = kit::digest(&machine.files[HELD])?;
     let (result, progress) = machine.clean(&["erase_devices"]);
+    ensure!(kit::digest(&machine.files[HELD])? == before, "a disk in use was written to");
+    machine.hold(None)?;
     let (text, class) = failure(result)?;
     ensure!(class == "BlockDeviceEraseError", "{class}: {text}");
     let (read_only, broken) = (&names[READ_ONLY], &names[BROKEN]);
@@ -227,20 +256,27 @@ fn everything_goes_but_what_cannot(machine: &Machine, names: &BTreeMap<String, S
         format!("{broken}: erasing {broken}: writing"),
         // The request that failed begins at a whole MiB.
         format!("at {} of {broken}", BAD_SECTOR * 512 / MIB * MIB),
-        "Input/output error".to_owned(),
-        "failed on 2 of 9 disks".to_owned(),
+        "I/O error".to_owned(),
+        "failed on 3 of 10 disks".to_owned(),
+        format!("{held}: Destroying metadata failed on device {held}: it is still in use"),
+        format!("Skipped: {} (member of a software RAID array", names[MEMBER]),
     ] {
         ensure!(text.contains(&words), "no {words:?} in {text:?}");
     }
-    for serial in DISKS.iter().map(|(serial, ..)| serial).chain([&SHAKY]) {
+    for serial in DISKS.iter().map(|(serial, ..)| serial).chain([&SHAKY]).filter(|serial| **serial != HELD) {
         machine.files[serial].check_zero(0, SIZE)?;
     }
-    let total = 8 * SIZE * 2;
-    let shown = |(phase, done, all): &(String, u64, Option<u64>)| {
-        phase.starts_with("erase /dev/") && (1..total + SIZE * 2).contains(done) && all.is_some()
+    let total = 10 * SIZE * 2;
+    let shown = |seen: &Progress| {
+        seen.phase.starts_with("erase /dev/")
+            && (1..total).contains(&seen.done_bytes)
+            && seen.total_bytes == Some(total)
     };
     ensure!(progress.iter().any(shown), "no progress was shown: {progress:?}");
-    ensure!(progress.windows(2).all(|pair| pair[0].1 <= pair[1].1), "progress goes back: {progress:?}");
+    ensure!(
+        progress.windows(2).all(|pair| pair[0].done_bytes <= pair[1].done_bytes),
+        "progress goes back: {progress:?}"
+    );
     let journal = Bundle::of(&machine.agent)?.text("journal");
     let shaky = &names[SHAKY];
     ensure!(
@@ -266,20 +302,21 @@ fn exceptions_are_obeyed(machine: &Machine, names: &BTreeMap<String, String>) ->
     for serial in refilled {
         kit::refill(&machine.files[serial], 50, 8 * MIB)?;
     }
-    let untouched = [BROKEN, READ_ONLY].map(|serial| kit::digest(&machine.files[serial]).unwrap());
+    let untouched = [BROKEN, READ_ONLY, MEMBER].map(|serial| kit::digest(&machine.files[serial]).unwrap());
     let report = machine.clean(&["erase_devices"]).0.context("erasing with exceptions")?;
     let result = &report.steps[0].result;
     ensure!(result[&names[READ_ONLY]] == json!({"skipped": "read-only"}), "{result}");
+    ensure!(result[&names[MEMBER]]["skipped"].as_str().is_some_and(|why| why.contains("RAID")), "{result}");
     ensure!(result.get(&names[BROKEN]).is_none(), "a disk of the skip list was worked on: {result}");
     for serial in DISKS.iter().map(|(serial, ..)| serial).chain([&SHAKY]) {
         let verdict = &result[&names[*serial]];
         ensure!(verdict["zeroed"] == true && verdict["method"] == "overwrite", "{serial}: {verdict}");
         ensure!(verdict["bytes"] == SIZE && verdict["samples_checked"].as_u64() > Some(2), "{serial}: {verdict}");
     }
-    for serial in refilled {
+    for serial in refilled.into_iter().chain([HELD]) {
         machine.files[serial].check_zero(0, SIZE)?;
     }
-    let now = [BROKEN, READ_ONLY].map(|serial| kit::digest(&machine.files[serial]).unwrap());
+    let now = [BROKEN, READ_ONLY, MEMBER].map(|serial| kit::digest(&machine.files[serial]).unwrap());
     ensure!(now == untouched, "a disk that must be left alone has changed");
     Ok(())
 }

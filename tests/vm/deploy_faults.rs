@@ -24,10 +24,11 @@ const OLD: u64 = 3;
 /// A sector that cannot be written, on one of the disks.
 const BAD_SECTOR: u64 = 6 * MIB / 512;
 
-/// One machine for all of it: `TARGET` is written to, `SMALL` is too small, `BROKEN` has a bad sector, `OTHER` is never meant.
+/// One machine for all of it: `TARGET` is written to, `SMALL` is too small, `BROKEN` has a bad sector, `FORGETS` cannot put
+/// anything on its medium, `OTHER` is never meant.
 struct Rig {
     dir: TempDir,
-    disks: [DiskFile; 4],
+    disks: [DiskFile; 5],
     bench: Bench,
     agent: AgentClient,
 }
@@ -41,6 +42,7 @@ impl Rig {
             disk("SMALL", SMALL_BYTES)?,
             disk("BROKEN", TARGET_BYTES)?,
             disk("OTHER", TARGET_BYTES)?,
+            disk("FORGETS", TARGET_BYTES)?,
         ];
         tiny_raw(&dir.path().join("gpt.raw"), DiskLabel::Gpt, IMAGE_BYTES)?;
         let mut plan = Plan::new("deploy-faults");
@@ -92,13 +94,15 @@ impl Rig {
     }
 }
 
-fn attached(vm: VmBuilder, disks: &[DiskFile; 4]) -> VmBuilder {
-    let [target, small, broken, other] = disks;
+fn attached(vm: VmBuilder, disks: &[DiskFile; 5]) -> VmBuilder {
+    let [target, small, broken, other, forgets] = disks;
     let fault = IoFault { io: FaultyIo::Write, sector: Some(BAD_SECTOR), errno: 5, once: false };
+    let no_flush = IoFault { io: FaultyIo::Flush, sector: None, errno: 5, once: false };
     vm.disk(Disk::new(DiskBus::VirtioBlk, target.path()).serial("TARGET"))
         .disk(Disk::new(DiskBus::Nvme, small.path()).serial("SMALL"))
         .disk(Disk::new(DiskBus::VirtioBlk, broken.path()).serial("BROKEN").fault(fault))
         .disk(Disk::new(DiskBus::Ahci, other.path()).serial("OTHER"))
+        .disk(Disk::new(DiskBus::VirtioBlk, forgets.path()).serial("FORGETS").durable().fault(no_flush))
 }
 
 #[test]
@@ -329,8 +333,14 @@ fn broken_disk(rig: &Rig) -> Result<()> {
     let record = kit::write(&rig.bench, &rig.agent, &info, None, &json!({"serial": "BROKEN"}))?;
     let name = kit::names(&rig.agent)?["BROKEN"].clone();
     let place = format!("at {} of {name}", BAD_SECTOR * 512);
-    kit::check_failed("broken disk", &record, "ImageWriteError", &[place.as_str(), "Input/output error"])?;
+    kit::check_failed("broken disk", &record, "ImageWriteError", &[place.as_str(), "I/O error"])?;
     rig.check_dead(&rig.disks[2])?;
+    // Success means that everything is on the medium, so an error of the flush is an error of the step.
+    let record = kit::write(&rig.bench, &rig.agent, &info, None, &json!({"serial": "FORGETS"}))?;
+    let name = kit::names(&rig.agent)?["FORGETS"].clone();
+    let flushing = format!("flushing {name}");
+    kit::check_failed("flush fails", &record, "ImageWriteError", &[flushing.as_str(), "I/O error"])?;
+    rig.check_dead(&rig.disks[4])?;
     rig.disks[3].check_fill(OLD, 0, TARGET_BYTES).context("the disk that was never meant")
 }
 

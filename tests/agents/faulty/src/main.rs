@@ -3,12 +3,15 @@
 //! It shows how an image with extensions of one's own is made (`make image AGENT=tests/agents/faulty`), and lets tests
 //! see what a panic, a crash and a lack of memory do on a booted machine.
 
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ferric_agent::command::{Command, CommandEntry, Context, Extension, Mode};
 use ferric_agent::extensions::{clean, deploy, flow, image, log, poll, rescue, service, standby, system};
-use ferric_types::CommandError;
+use ferric_types::{CommandError, ErrorClass};
 use serde_json::Value;
 
 const FAULTY: Extension = Extension {
@@ -18,6 +21,7 @@ const FAULTY: Extension = Extension {
         CommandEntry::of::<Abort>(),
         CommandEntry::of::<Eat>(),
         CommandEntry::of::<Sleep>(),
+        CommandEntry::of::<Hold>(),
     ],
 };
 
@@ -106,6 +110,32 @@ impl Command for Sleep {
             std::thread::sleep(Duration::from_secs(1));
             context.progress.add(1);
         }
+        Ok(())
+    }
+}
+
+/// Disks that are held.
+static HELD: Mutex<Vec<File>> = Mutex::new(Vec::new());
+/// `O_EXCL` of open(2); on a block device it is what a mounted file system has, too.
+const O_EXCL: i32 = 0o200;
+
+struct Hold;
+
+impl Command for Hold {
+    const NAME: &'static str = "hold";
+    const MODE: Mode = Mode::Sync;
+    type Params = Value;
+    type Reply = ();
+
+    /// Holds the disk `device` as a mounted file system would; without one, lets go of all.
+    fn run(_context: &Context, params: Value) -> Result<(), CommandError> {
+        let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(device) = params.get("device").and_then(Value::as_str) else {
+            held.clear();
+            return Ok(());
+        };
+        let file = File::options().read(true).custom_flags(O_EXCL).open(device);
+        held.push(file.map_err(|error| CommandError::from_chain(ErrorClass::BlockDevice, &error))?);
         Ok(())
     }
 }
