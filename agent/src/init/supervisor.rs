@@ -185,8 +185,13 @@ impl Supervisor {
         }
     }
 
-    fn spawn(&self) -> io::Result<Worker> {
+    fn spawn(&mut self) -> io::Result<Worker> {
         let (link, theirs) = Link::pair()?;
+        if self.handover_file.is_none() {
+            // There was no memory for it before.
+            self.handover = Handover::create();
+            self.handover_file = self.handover.try_clone_file();
+        }
         let handover = self.handover_file.as_ref().ok_or_else(|| io::Error::other("no handover file"))?;
         let numbers = Numbers {
             handover: make_inheritable(handover)?,
