@@ -21,7 +21,7 @@ agent: setup ## build/ferric-agent, the static agent; AGENT=path takes another a
 
 image: agent ## build/PROFILE/: kernel, initramfs, checksums, manifest (PROFILE=virt)
 	@$(CARGO) run --quiet -p ferric-image-build -- --profile initramfs/profiles/$(PROFILE).toml \
-		--agent build/ferric-agent --out $(IMAGE) --cache build/cache
+		--agent build/ferric-agent --out $(IMAGE) --cache build/cache $(if $(filter-out agent,$(AGENT)),--any-size)
 
 # Commands that crash, hang and eat memory. It shares all compiled crates with the agent; only the last link is its own.
 faulty-image: agent ## build/faulty/: the virt image with an agent that fails on order, for test-vm

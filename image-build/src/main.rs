@@ -57,9 +57,10 @@ fn write_report(report: &Report, options: &Options) -> io::Result<()> {
     writeln!(out, "  vmlinuz        {:>10}", report.kernel_bytes)?;
     writeln!(out, "  initramfs.img  {:>10}  ({} unpacked)", report.initramfs_bytes, report.unpacked_bytes)?;
     match report.budget_bytes {
-        Some(budget) => {
-            writeln!(out, "  total          {total:>10}  ({} left of {budget})", budget.saturating_sub(total))
+        Some(budget) if total > budget => {
+            writeln!(out, "  total          {total:>10}  ({} over the budget of {budget})", total - budget)
         }
+        Some(budget) => writeln!(out, "  total          {total:>10}  ({} left of {budget})", budget - total),
         None => writeln!(out, "  total          {total:>10}"),
     }
 }

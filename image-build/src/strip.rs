@@ -1,10 +1,11 @@
 //! Makes kernel modules smaller: takes out what the ramdisk never uses.
 //!
 //! What goes: BTF type information (`.BTF`, read only by BPF programs), ORC unwind tables (`.orc_unwind*`; the kernel
-//! loads modules without them, and stack traces then mark frames inside modules with `?`), compiler notes, local
-//! symbols that no relocation refers to, and with them the signature, which covered the file as it was. A stock
-//! kernel then says once that it is tainted by an unsigned module; one locked down by Secure Boot refuses it. So a
-//! profile chooses this, and one for Secure Boot must not.
+//! loads modules without them, and stack traces then mark frames inside modules with `?`), the places to patch on a
+//! machine with one processor (`.smp_locks`: locked instructions stay locked), compiler notes, local symbols that no
+//! relocation refers to, and with them the signature, which covered the file as it was. A stock kernel then says once
+//! that it is tainted by an unsigned module; one locked down by Secure Boot refuses it. So a profile chooses this, and
+//! one for Secure Boot must not.
 
 use std::collections::BTreeSet;
 
@@ -13,8 +14,15 @@ use object::build::elf::{Builder, SectionData, SectionId, SymbolId};
 use object::elf;
 
 /// Sections that the running ramdisk has no use for. The relocations that belong to them go along.
-const UNUSED_SECTIONS: &[&[u8]] =
-    &[b".BTF", b".comment", b".note.GNU-stack", b".note.gnu.build-id", b".orc_unwind", b".orc_unwind_ip"];
+const UNUSED_SECTIONS: &[&[u8]] = &[
+    b".BTF",
+    b".comment",
+    b".note.GNU-stack",
+    b".note.gnu.build-id",
+    b".orc_unwind",
+    b".orc_unwind_ip",
+    b".smp_locks",
+];
 
 /// The module file `bytes` without the parts that are not needed to load and run it.
 pub fn strip_module(bytes: &[u8]) -> Result<Vec<u8>> {

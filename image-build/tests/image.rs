@@ -187,11 +187,13 @@ fn a_choice_that_cannot_be_met_names_the_module() {
 #[test]
 fn an_image_over_its_budget_is_not_accepted() {
     let fixture = Fixture::new(false);
-    let options = fixture.options(MODULES, "out");
+    let mut options = fixture.options(MODULES, "out");
     let profile = fs::read_to_string(&options.profile).unwrap();
     fs::write(&options.profile, format!("budget_bytes = 100\n{profile}")).unwrap();
     let text = format!("{:#}", build(&options).unwrap_err());
     assert!(text.contains("over the profile's budget of 100"), "{text}");
+    options.any_size = true;
+    assert_eq!(build(&options).unwrap().budget_bytes, Some(100));
 }
 
 #[test]
