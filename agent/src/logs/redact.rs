@@ -14,7 +14,7 @@ const STARS: &[u8] = b"******";
 /// Shorter texts are no secrets, and replacing them would tear other words apart.
 const SHORTEST: usize = 6;
 
-/// Replaces a secret by stars in every text that [`redact`] sees from now on.
+/// Replaces a secret by stars in every text that leaves the machine from now on.
 pub fn hide(secret: &Secret<String>) {
     let mut hidden = HIDDEN.lock().unwrap_or_else(PoisonError::into_inner);
     if secret.expose().len() >= SHORTEST && !hidden.contains(secret.expose()) {

@@ -1,5 +1,5 @@
 //! A DHCPv4 client as a state machine: messages and the time go in, messages and leases come out. No sockets, no
-//! clock; [`super::dhcp_socket`] has those.
+//! clock; the task of the interface has those.
 //!
 //! ```text
 //!  start --> Discovering --offer--> Requesting --ack--> Bound --T1--> Renewing --T2--> Rebinding --end--+
