@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use crate::kit::{self, MIB};
 
 const SIZE: u64 = 24 * MIB;
+/// How much of each disk holds old data beside its signatures.
+const OLD_BYTES: u64 = 8 * MIB;
 /// Where the disks with bad sectors have one, in sectors of 512 bytes: far from both ends.
 const BAD_SECTOR: u64 = 12 * MIB / 512;
 const VMFS_MAGIC: [u8; 4] = [0x5e, 0xf1, 0xab, 0x2f];
@@ -69,7 +71,7 @@ impl Machine {
         let mut files = BTreeMap::new();
         let mut disks = Vec::new();
         for (index, (serial, bus, sector)) in DISKS.into_iter().enumerate() {
-            let file = kit::used_disk(dir.join(serial), u64::try_from(index)?, SIZE, SIZE)?;
+            let file = kit::used_disk(dir.join(serial), u64::try_from(index)?, SIZE, OLD_BYTES)?;
             let last = if serial == "SATA" { kit::TYPE_VMFS } else { kit::TYPE_LINUX };
             kit::partition(&file, u64::from(sector), &PARTITIONS, last)?;
             for (offset, bytes) in signatures() {
@@ -79,7 +81,7 @@ impl Machine {
             files.insert(serial, file);
         }
         for serial in [READ_ONLY, SHAKY, BROKEN, MEMBER] {
-            let file = kit::used_disk(dir.join(serial), 40, SIZE, SIZE)?;
+            let file = kit::used_disk(dir.join(serial), 40, SIZE, OLD_BYTES)?;
             let disk = Disk::new(DiskBus::VirtioBlk, file.path()).serial(serial);
             let fault = IoFault { io: FaultyIo::Write, sector: Some(BAD_SECTOR), errno: 5, once: serial == SHAKY };
             disks.push(match serial {
@@ -300,7 +302,7 @@ fn exceptions_are_obeyed(machine: &Machine, names: &BTreeMap<String, String>) ->
     })?;
     let refilled = ["VIRTIO-512", "NVME-4K", "SATA", "SCSI-4K"];
     for serial in refilled {
-        kit::refill(&machine.files[serial], 50, 8 * MIB)?;
+        kit::refill(&machine.files[serial], 50, OLD_BYTES)?;
     }
     let untouched = [BROKEN, READ_ONLY, MEMBER].map(|serial| kit::digest(&machine.files[serial]).unwrap());
     let report = machine.clean(&["erase_devices"]).0.context("erasing with exceptions")?;

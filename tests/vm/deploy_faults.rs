@@ -29,6 +29,8 @@ const BAD_SECTOR: u64 = 6 * MIB / 512;
 struct Rig {
     dir: TempDir,
     disks: [DiskFile; 5],
+    /// Digests of the disks before anything was written.
+    fresh: Vec<String>,
     bench: Bench,
     agent: AgentClient,
 }
@@ -50,7 +52,8 @@ impl Rig {
         plan.cmdline = kit::SHORT.to_owned();
         let bench = plan.boot(|vm| Ok(attached(vm, &disks)))?;
         let agent = bench.agent()?;
-        Ok(Self { dir, disks, bench, agent })
+        let fresh = disks.iter().map(kit::digest).collect::<Result<_>>()?;
+        Ok(Self { dir, disks, fresh, bench, agent })
     }
 
     fn target(&self) -> &DiskFile {
@@ -85,7 +88,13 @@ impl Rig {
 
     /// Every disk holds what it held before anything was written.
     fn check_untouched(&self) -> Result<()> {
-        self.disks.iter().try_for_each(|disk| disk.check_fill(OLD, 0, disk.len_bytes()?))
+        (0..self.disks.len()).try_for_each(|index| self.check_fresh(index))
+    }
+
+    fn check_fresh(&self, index: usize) -> Result<()> {
+        let disk = &self.disks[index];
+        ensure!(kit::digest(disk)? == self.fresh[index], "{} has changed", disk.path().display());
+        Ok(())
     }
 
     /// Brings back the old content of the target.
@@ -184,7 +193,7 @@ fn hostile_files(rig: &Rig) -> Result<()> {
         let info = kit::image_info(&rig.bench, &path, "qcow2", &Content::bytes(bytes))?;
         let record = rig.write(&info)?;
         kit::check_failed(case, &record, "InvalidImage", words)?;
-        rig.check_untouched().with_context(|| format!("after {case}"))?;
+        rig.check_fresh(0).with_context(|| format!("after {case}"))?;
     }
     Ok(())
 }
@@ -341,7 +350,8 @@ fn broken_disk(rig: &Rig) -> Result<()> {
     let flushing = format!("flushing {name}");
     kit::check_failed("flush fails", &record, "ImageWriteError", &[flushing.as_str(), "I/O error"])?;
     rig.check_dead(&rig.disks[4])?;
-    rig.disks[3].check_fill(OLD, 0, TARGET_BYTES).context("the disk that was never meant")
+    rig.check_fresh(1).context("the disk that was too small")?;
+    rig.check_fresh(3).context("the disk that was never meant")
 }
 
 /// The power fails in the middle of an image; the disk does not boot then, and the next deploy works.
