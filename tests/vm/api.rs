@@ -136,8 +136,14 @@ fn busy_agent_refuses_and_shows_progress(bench: &Bench, api: &Api<'_>) {
     probe::busy_agent_refuses(api.agent, &running).unwrap();
     assert_eq!(api.post(&json!({"name": "nodot", "params": {}})).status, 400, "a bad name counts even while busy");
     assert_eq!(api.post(&json!({"name": "nope.x", "params": {}})).status, 409, "extensions are looked up when idle");
-    let record = api.get(&api.with_token(&format!("/v1/commands/{}", running.id))).json().unwrap();
-    assert_eq!(record["progress"]["phase"], "sleeping", "{record}");
+    let end = Instant::now() + bench.limit(5);
+    loop {
+        let record = api.get(&api.with_token(&format!("/v1/commands/{}", running.id))).json().unwrap();
+        if record["progress"]["phase"] == "sleeping" {
+            break;
+        }
+        assert!(Instant::now() < end, "no progress: {record}");
+    }
     let ended = probe::wait_for_end(api.agent, &running.id, bench.limit(30)).unwrap();
     assert_eq!(ended.command_status, "SUCCEEDED");
     assert!(ended.extra.is_empty(), "{ended:?}");
@@ -229,6 +235,7 @@ fn bad_clients_hurt_nobody(bench: &Bench, api: &Api<'_>) {
     });
     // Garbage is not waited for until the handshake's time is over.
     let mut garbage = open.pop().unwrap();
+    garbage.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let mut byte = [0];
     assert!(!matches!(garbage.read(&mut byte), Err(error) if error.kind() == ErrorKind::WouldBlock), "still open");
 }
