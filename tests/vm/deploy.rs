@@ -14,7 +14,7 @@ use ferric_qemu::lab::configdrive::{ConfigDrive, encode};
 use ferric_qemu::machine::Boot;
 use ferric_qemu::os_image::{DiskLabel, ImageFormat, Qcow2Kind, Recipe, qcow2_from, tiny_raw};
 use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Fault, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
-use ferric_tests::{AGENT_ADDRESS, Bench, HOST, MAC, Plan, note, unpack};
+use ferric_tests::{AGENT_ADDRESS, Bench, Bundle, HOST, MAC, Plan, note, unpack};
 use serde_json::{Value, json};
 
 use crate::kit::{self, MIB};
@@ -134,8 +134,6 @@ fn zstd_with_login_and_checksum_list(bench: &Bench, agent: &AgentClient, images:
     deploy(bench, agent, "ZSTD", &info, None)?;
     let asked = bench.images.requests_for("/os/zstd.qcow2");
     ensure!(asked.iter().all(|request| request.status < 300), "an image request was refused: {asked:?}");
-    let said = bench.vm().console().text();
-    ensure!(!said.contains("s3cret-w0rd"), "the password is on the console");
     Ok(())
 }
 
@@ -161,7 +159,21 @@ fn mbr_with_drive_from_a_server(bench: &Bench, agent: &AgentClient, images: &Ima
     bench.images.add("/mbr.sum", Content::checksums_bsd("SHA256", &[(&content.sha256()?, "mbr.qcow2")]));
     info["os_hash_value"] = json!(bench.images.guest_url("/mbr.sum"));
     bench.images.add("/drive.gz.b64", Content::bytes(encode(&images.drive)?));
-    deploy(bench, agent, "MBR", &info, Some(&bench.images.guest_url("/drive.gz.b64")))
+    // Object stores put their signatures into the query; what is in there is nobody's business.
+    let signed = |path: &str| format!("{}?signature=t0p-s3cret-0123456789", bench.images.guest_url(path));
+    info["urls"] = json!([signed("/mbr.qcow2")]);
+    let uuid = deploy(bench, agent, "MBR", &info, Some(&signed("/drive.gz.b64")))?;
+    for path in ["/mbr.qcow2", "/drive.gz.b64"] {
+        let asked = bench.images.requests_for(path);
+        let sent =
+            asked.iter().any(|request| request.query.as_deref().is_some_and(|query| query.contains("t0p-s3cret")));
+        ensure!(sent, "{path} was asked for without its signature: {asked:?}");
+    }
+    let logs = Bundle::of(agent)?;
+    for (place, text) in [("console", bench.vm().console().text()), ("journal", logs.text("journal"))] {
+        ensure!(!text.contains("t0p-s3cret") && !text.contains("s3cret-w0rd"), "a secret is on the {place}");
+    }
+    Ok(uuid)
 }
 
 fn large_sectors(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<()> {

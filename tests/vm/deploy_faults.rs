@@ -97,6 +97,20 @@ impl Rig {
         Ok(())
     }
 
+    /// Waits until a running command has done more than `bytes`.
+    fn wait_for_bytes(&self, started: &CommandRecord, bytes: u64) -> Result<()> {
+        let end = Instant::now() + self.bench.limit(20);
+        loop {
+            let record = kit::current(&self.agent, started)?;
+            ensure!(record.is_running() && Instant::now() < end, "{record:?}");
+            let done = record.extra.get("progress").and_then(|progress| progress["done_bytes"].as_u64());
+            if done.is_some_and(|done| done > bytes) {
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Brings back the old content of the target.
     fn refill(&self) -> Result<()> {
         kit::refill(self.target(), OLD, TARGET_BYTES)
@@ -126,6 +140,7 @@ fn no_fault_leaves_half_an_image_that_boots() {
     changed_image_is_begun_again(&rig).unwrap();
     busy_server_is_asked_again(&rig).unwrap();
     silent_server(&rig).unwrap();
+    pulled_cable(&rig).unwrap();
     broken_disk(&rig).unwrap();
     power_cut(&mut rig).unwrap();
 }
@@ -337,6 +352,20 @@ fn silent_server(rig: &Rig) -> Result<()> {
     rig.check_dead(rig.target())
 }
 
+/// The network is gone for longer than the limit of a read, then comes back.
+fn pulled_cable(rig: &Rig) -> Result<()> {
+    rig.refill()?;
+    let path = "/cable.raw";
+    let info = rig.raw(path)?;
+    rig.bench.images.fault(path, Fault::Throttle(2 * MIB), None);
+    let started = kit::start_write(&rig.bench, &rig.agent, &info, None, &json!({"serial": "TARGET"}))?;
+    rig.wait_for_bytes(&started, 3 * MIB)?;
+    rig.bench.vm().set_link(0, false)?;
+    std::thread::sleep(Duration::from_secs(6));
+    rig.bench.vm().set_link(0, true)?;
+    rig.check_whole(&kit::ended(&rig.bench, &rig.agent, &started)?)
+}
+
 fn broken_disk(rig: &Rig) -> Result<()> {
     let info = rig.raw("/broken-disk.raw")?;
     let record = kit::write(&rig.bench, &rig.agent, &info, None, &json!({"serial": "BROKEN"}))?;
@@ -360,17 +389,8 @@ fn power_cut(rig: &mut Rig) -> Result<()> {
     let info = rig.raw("/power-cut.raw")?;
     rig.bench.images.fault("/power-cut.raw", Fault::Throttle(MIB), None);
     let started = kit::start_write(&rig.bench, &rig.agent, &info, None, &json!({"serial": "TARGET"}))?;
-    let end = Instant::now() + rig.bench.limit(20);
-    loop {
-        let record = kit::current(&rig.agent, &started)?;
-        ensure!(record.is_running() && Instant::now() < end, "{record:?}");
-        let done = record.extra.get("progress").and_then(|progress| progress["done_bytes"].as_u64());
-        // Well before the end, and with enough written that something must be seen on the disk.
-        if done.is_some_and(|done| done > 4 * MIB) {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    // Well before the end, and with enough written that something must be seen on the disk.
+    rig.wait_for_bytes(&started, 4 * MIB)?;
     rig.bench.vm().kill();
     rig.check_dead(rig.target())?;
     ensure!(rig.target().check_fill(OLD, MIB, MIB).is_err(), "nothing had been written when the power failed");
