@@ -384,7 +384,8 @@ fn a_worker_that_died_leaves_its_command_failed_with_the_cause() {
     assert_eq!(record["command_status"], "FAILED");
     let details = record["command_error"]["details"].as_str().unwrap();
     assert!(details.contains("execute_clean_step") && details.contains("killed by signal 9"), "{details}");
-    assert!((app.started_at - started_at).abs() < f64::EPSILON);
+    // The last bit may be lost in JSON.
+    assert!((app.started_at - started_at).abs() < 0.001, "{} and {started_at}", app.started_at);
     assert!(app.state().unfinished.is_empty());
     assert_eq!(app.token().unwrap().expose(), TOKEN);
 }
