@@ -47,7 +47,7 @@ lint: setup ## format, clippy, docs, licences, file sizes
 	@scripts/lint.sh
 
 bench: image ## the measurements, as a table and under build/bench/
-	@scripts/bench.sh
+	@scripts/bench.sh $(PROFILE)
 
 clean: ## remove build/ and target/
 	rm -rf build target

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Measures what has a budget, as a table and as build/bench/*.json. So far: the sizes of every image that is built.
+# Measures what has a budget, as a table and as build/bench/*.json: scripts/bench.sh PROFILE. So far: the image's sizes.
 . "$(dirname "$0")/lib.sh"
 
 mkdir -p build/bench
-for manifest in build/*/manifest.json; do
-    [ -f "$manifest" ] || die "no image is built: run make image"
-    python3 - "$manifest" build/bench <<'PYTHON'
+manifest=build/${1:-virt}/manifest.json
+[ -f "$manifest" ] || die "there is no $manifest: run make image"
+python3 - "$manifest" build/bench <<'PYTHON'
 import json, pathlib, sys
 
 manifest = json.loads(pathlib.Path(sys.argv[1]).read_text())
@@ -27,4 +27,3 @@ for name, value in rows.items():
 out = pathlib.Path(sys.argv[2]) / f"size-{manifest['profile']}.json"
 out.write_text(json.dumps({"measurement": "size", "profile": manifest["profile"], **rows}, indent=2) + "\n")
 PYTHON
-done
