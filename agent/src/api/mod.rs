@@ -7,6 +7,7 @@ pub mod commands;
 pub mod discovery;
 pub mod events;
 pub mod fault;
+mod places;
 pub mod routes;
 pub mod server;
 pub mod status;

@@ -1,7 +1,8 @@
 //! Accepting connections and answering requests.
 //!
 //! Each connection has a task of its own, so that a bad client hurts nobody else: the TLS handshake, the request
-//! head and the body each have a time limit, and the number of connections is bounded.
+//! head and the body each have a time limit, and the number of connections is bounded, in all and
+//! from one address.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,18 +15,17 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, info, warn};
 
 use super::fault::ApiError;
+use super::places::Places;
 use super::routes::{Route, find};
 use super::{Body, commands, discovery, events, json, status, token, whole};
 use crate::app::App;
 
-/// Connections served at once; further ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 128;
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the head of a request may take, and how long an idle connection is kept.
@@ -37,10 +37,9 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves the API until `stop` turns true; answers under way are finished first.
 pub async fn serve(app: Arc<App>, listener: TcpListener, tls: Option<TlsAcceptor>, mut stop: watch::Receiver<bool>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Places::default();
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { break };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             () = told_to_stop(&mut stop) => break,
@@ -54,12 +53,17 @@ pub async fn serve(app: Arc<App>, listener: TcpListener, tls: Option<TlsAcceptor
                 continue;
             }
         };
+        while connections.try_join_next().is_some() {}
+        let peer = peer.ip().to_canonical();
+        let Some(place) = places.take(peer) else {
+            debug!(%peer, "too many connections; one is closed");
+            continue;
+        };
         let (app, tls, stop) = (app.clone(), tls.clone(), stop.clone());
         connections.spawn(async move {
-            connection(app, stream, tls, stop, peer.ip().to_canonical().to_string()).await;
+            connection(app, stream, tls, stop, peer.to_string()).await;
             drop(place);
         });
-        while connections.try_join_next().is_some() {}
     }
     drop(listener);
     let drained = tokio::time::timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await;
