@@ -40,12 +40,19 @@ pub struct ExecuteParams {
 /// None at present; the signature is that of a command.
 pub fn list(context: &Context, kind: StepKind, params: ListParams) -> Result<Value, CommandError> {
     let app = &context.app;
-    app.adopt_node(params.node);
+    app.adopt_node(understood(params.node)?);
     let steps = app.registry.steps(kind, &app.settings());
     Ok(json!({
         format!("{}_steps", kind.word()): steps,
         "hardware_manager_version": app.registry.versions(),
     }))
+}
+
+/// A node whose hints and settings can be understood, without what is too large to keep.
+fn understood(mut node: Node) -> Result<Node, CommandError> {
+    node.check_shape().map_err(|problem| CommandError::new(ErrorClass::CommandExecution, problem))?;
+    node.forget_configdrive();
+    Ok(node)
 }
 
 /// Runs a step and echoes it: the conductor takes a different step, or none, for "not finished yet".
@@ -55,7 +62,7 @@ pub fn list(context: &Context, kind: StepKind, params: ListParams) -> Result<Val
 pub fn execute(context: &Context, kind: StepKind, params: ExecuteParams) -> Result<Value, CommandError> {
     let app = &context.app;
     let ExecuteParams { step, node, ports, mut rest } = params;
-    app.adopt_node(node);
+    app.adopt_node(understood(node)?);
     let version = rest.remove(&format!("{}_version", kind.word()));
     ferric_hardware::version::check(&app.registry.versions(), version.as_ref())?;
     let Some(name) = step.get("step").and_then(Value::as_str) else {

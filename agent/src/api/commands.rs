@@ -72,9 +72,31 @@ async fn read(mut body: Incoming) -> Result<Bytes, ApiError> {
     Ok(bytes.freeze())
 }
 
+/// Values that a body may hold: each costs some fifty bytes once it is read. Nodes with hundreds of ports have a few
+/// thousand.
+const MAX_VALUES: usize = 200_000;
+
+/// Whether a body has more values than any request needs; what is inside texts does not count.
+fn has_too_many_values(body: &[u8]) -> bool {
+    let (mut in_text, mut escaped, mut values) = (false, false, 0_usize);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_text => escaped = true,
+            b'"' => in_text = !in_text,
+            b',' | b'[' | b'{' if !in_text => values += 1,
+            _ => {}
+        }
+    }
+    values > MAX_VALUES
+}
+
 /// Name and parameters of a body. Unlike the reference agent, a body of `null` or a number is the client's fault
 /// (400), not the server's (500).
 fn parse(body: &[u8]) -> Result<(String, Map<String, Value>), ApiError> {
+    if has_too_many_values(body) {
+        return Err(ApiError::Body(format!("the request body holds more than {MAX_VALUES} values")));
+    }
     let value: Value = serde_json::from_slice(body)?;
     let Value::Object(mut object) = value else { return Err(ApiError::NameOrParams) };
     match (object.remove("name"), object.remove("params")) {
@@ -112,6 +134,14 @@ mod tests {
         }
         let (name, params) = parse(br#"{"name": "a.b", "params": {"x": 1}, "extra": 2}"#).unwrap();
         assert_eq!((name.as_str(), params["x"].as_u64()), ("a.b", Some(1)));
+    }
+
+    #[test]
+    fn bodies_of_countless_values_are_refused_but_large_texts_are_not() {
+        let many = format!(r#"{{"name": "a.b", "params": {{"x": [{}0]}}}}"#, "0,".repeat(MAX_VALUES));
+        assert!(parse(many.as_bytes()).unwrap_err().to_string().contains("more than 200000 values"));
+        let text = format!(r#"{{"name": "a.b", "params": {{"x": "{}\""}}}}"#, "[,{".repeat(MAX_VALUES));
+        assert!(parse(text.as_bytes()).is_ok());
     }
 
     #[test]

@@ -393,6 +393,8 @@ fn a_worker_that_died_leaves_its_command_failed_with_the_cause() {
 #[test]
 fn rescue_and_lockdown_stop_the_api() {
     let agent = start();
+    let empty = agent.post("rescue.finalize_rescue", &json!({}), false);
+    assert_eq!((empty.status, empty.fault().as_str()), (400, "Invalid command parameters: rescue_password is empty"));
     let record =
         agent.post("rescue.finalize_rescue", &json!({ "rescue_password": "$5$x$y", "hashed": true }), false).json();
     assert_eq!((&record["command_status"], &record["command_result"]), (&json!("SUCCEEDED"), &Value::Null));
@@ -447,6 +449,10 @@ fn steps_are_listed_by_manager_and_echoed_unchanged() {
     let malformed =
         agent.post("clean.execute_clean_step", &json!({ "step": { "x": 1 }, "node": node, "ports": [] }), true).json();
     assert!(malformed["command_error"]["details"].as_str().unwrap().contains("no \"step\" key"), "{malformed}");
+    let shapeless = json!({ "step": { "step": "erase_devices" }, "node": { "properties": 5 }, "ports": [] });
+    let shapeless = agent.post("clean.execute_clean_step", &shapeless, true).json();
+    let details = shapeless["command_error"]["details"].as_str().unwrap();
+    assert!(details.contains("where an object was expected"), "{details}");
     // A machine without disks: erasing nothing succeeds, and the step comes back as it was sent.
     let step = json!({ "step": "erase_devices", "priority": 10, "interface": "deploy", "requires_ramdisk": true, "args": null });
     let run = json!({ "step": step, "node": node, "ports": [], "clean_version": result["hardware_manager_version"] });

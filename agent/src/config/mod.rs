@@ -17,6 +17,7 @@ mod value;
 use ferric_sys::{Root, attr};
 use ferric_types::error::chain;
 
+use crate::http::redact;
 pub use document::document;
 pub use options::{Config, OPTIONS, OptionSpec, Support};
 pub use value::{Scheme, TlsCurve, TlsVersion};
@@ -202,8 +203,22 @@ impl Reader {
         let show = |text: &str| match text {
             "" => "no value".to_owned(),
             _ if option.secret => "******".to_owned(),
+            // URLs may hold passwords.
+            urls if option.form == value::URL_LIST => urls.split(',').map(redact).collect::<Vec<_>>().join(","),
             text => text.escape_debug().take(200).collect(),
         };
+        // One bad URL of several costs only itself.
+        let urls: Vec<&str> = value.split(',').map(str::trim).filter(|url| !url.is_empty()).collect();
+        let (good, bad): (Vec<&str>, Vec<&str>) = urls.into_iter().partition(|url| value::is_url(url));
+        let mut kept = value.to_owned();
+        if option.form == value::URL_LIST && !good.is_empty() && !bad.is_empty() {
+            for url in bad {
+                let (origin, key, used) = (origin.clone(), key.clone(), "the other URLs".to_owned());
+                self.warnings.push(Warning::BadValue { origin, key, value: show(url), form: option.form, used });
+            }
+            kept = good.join(",");
+        }
+        let value = kept.as_str();
         if (option.set)(&mut self.config, value).is_none() {
             let (value, used) = (show(value), show(used));
             self.warnings.push(Warning::BadValue { origin, key, value, form: option.form, used });

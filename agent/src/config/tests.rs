@@ -39,6 +39,18 @@ fn a_bad_value_says_what_was_expected_and_what_is_used() {
 }
 
 #[test]
+fn one_bad_url_of_several_costs_only_itself_and_shows_no_password() {
+    let (config, warnings) =
+        cmdline("ipa-api-url=http://10.0.2.2:6385,ftp://u:hunter2@h/,http://u:hunter2@10.0.2.3:6385/");
+    assert_eq!(config.api_urls, ["http://10.0.2.2:6385", "http://u:hunter2@10.0.2.3:6385"]);
+    let texts: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    assert!(texts.len() == 1 && texts[0].contains("using the other URLs"), "{texts:?}");
+    let (_, warnings) = cmdline("ipa-inspection-callback-url=ftp://u:hunter2@h/,gopher://x");
+    let texts = format!("{texts:?}{warnings:?}");
+    assert!(warnings.len() == 1 && !texts.contains("hunter2") && texts.contains("***@h"), "{texts}");
+}
+
+#[test]
 fn unknown_and_later_options_are_reported() {
     let (_, warnings) = cmdline("ipa-api_url=http://a ipa-nonsense=1 foo=2 ipa-ntp-server=10.0.0.1 ipa-use-mdns=false");
     let texts: Vec<String> = warnings.iter().map(ToString::to_string).collect();

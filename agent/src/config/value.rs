@@ -130,7 +130,7 @@ pub(super) fn root_url_list(text: &str) -> Option<Vec<String>> {
     urls.iter().all(|url| is_url(url)).then_some(urls)
 }
 
-fn is_url(url: &str) -> bool {
+pub(super) fn is_url(url: &str) -> bool {
     if url == "mdns" {
         return true;
     }

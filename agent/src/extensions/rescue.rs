@@ -52,6 +52,14 @@ impl Command for FinalizeRescue {
     type Params = Params;
     type Reply = ();
 
+    /// An empty password would make a machine that anybody can log in to.
+    fn validate(_context: &Context, params: &Params) -> Result<(), CommandError> {
+        if params.rescue_password.expose().is_empty() {
+            return Err(CommandError::new(ErrorClass::InvalidCommandParams, "rescue_password is empty"));
+        }
+        Ok(())
+    }
+
     fn run(context: &Context, params: Params) -> Result<(), CommandError> {
         let root = &context.app.machine.root;
         let given = params.rescue_password.expose();

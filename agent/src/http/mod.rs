@@ -34,7 +34,7 @@ pub use self::error::HttpError;
 pub use self::proxy::Proxies;
 pub use self::redirect::MAX_REDIRECTS;
 pub use self::response::Response;
-pub use self::url::{Origin, Scheme, Url, UrlError};
+pub use self::url::{Origin, Scheme, Url, UrlError, redact};
 
 use self::connect::{Connection, Route};
 use self::pool::{Key, Pool};

@@ -29,7 +29,8 @@ impl MacAddress {
     /// # Errors
     /// The text is in neither form.
     pub fn from_bootif(text: &str) -> Result<Self, ParseMacError> {
-        let pxelinux = text.len() == 20 && text.as_bytes().get(2) == Some(&b'-');
+        let pxelinux = text.len() == 20
+            && matches!(text.as_bytes(), [a, b, b'-', ..] if a.is_ascii_hexdigit() && b.is_ascii_hexdigit());
         let stripped = if pxelinux { text.get(3..).unwrap_or(text) } else { text };
         stripped.parse().map_err(|_without_prefix: ParseMacError| ParseMacError { text: text.to_owned() })
     }

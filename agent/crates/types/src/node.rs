@@ -45,6 +45,34 @@ impl Node {
         }
     }
 
+    /// What is wrong with the object's shape, when a part that rules over disks is not what it must be. Hints or skip
+    /// lists that cannot be understood must stop a step, never be passed over.
+    ///
+    /// # Errors
+    /// The reason, for the operator.
+    pub fn check_shape(&self) -> Result<(), String> {
+        let expected =
+            |what: &str, value: &Value| Err(format!("{what} of the node is {value} where an object was expected"));
+        for key in ["properties", "instance_info", "driver_internal_info"] {
+            match self.get(key) {
+                None | Some(Value::Object(_)) => {}
+                Some(value) => return expected(key, value),
+            }
+            match self.lookup(key, "root_device") {
+                None | Some(Value::Object(_)) => {}
+                Some(value) => return expected(&format!("{key}.root_device"), value),
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the config drive that comes inside the node; it also comes as an argument, and is large.
+    pub fn forget_configdrive(&mut self) {
+        if let Some(Value::Object(info)) = self.0.get_mut("instance_info") {
+            info.remove("configdrive");
+        }
+    }
+
     /// Root device hints: those of the instance win over those of the node (hardware section 4). An empty object
     /// counts as none.
     pub fn root_device_hints(&self) -> Option<&Map<String, Value>> {
@@ -101,6 +129,35 @@ mod tests {
         );
         assert_eq!(empty.root_device_hints().unwrap()["serial"], "p");
         assert!(node(serde_json::json!({"properties": null})).root_device_hints().is_none());
+    }
+
+    #[test]
+    fn parts_of_the_wrong_type_are_named() {
+        for (value, want) in [
+            (serde_json::json!({"properties": 5}), "properties of the node is 5"),
+            (
+                serde_json::json!({"properties": {"root_device": "serial=Z"}}),
+                "properties.root_device of the node is \"serial=Z\"",
+            ),
+            (
+                serde_json::json!({"instance_info": {"root_device": ["serial"]}, "properties": {}}),
+                "instance_info.root_device",
+            ),
+            (serde_json::json!({"driver_internal_info": "x"}), "driver_internal_info"),
+        ] {
+            let problem = node(value.clone()).check_shape().unwrap_err();
+            assert!(problem.contains(want), "{value}: {problem}");
+        }
+        assert!(
+            node(serde_json::json!({"properties": null, "instance_info": {"root_device": null}})).check_shape().is_ok()
+        );
+    }
+
+    #[test]
+    fn the_config_drive_inside_the_node_is_dropped() {
+        let mut node = node(serde_json::json!({"instance_info": {"configdrive": "H4s", "a": 1}}));
+        node.forget_configdrive();
+        assert_eq!(node, super::Node::new(serde_json::json!({"instance_info": {"a": 1}}).as_object().unwrap().clone()));
     }
 
     #[test]

@@ -23,6 +23,9 @@ use crate::settings::Settings;
 /// Pause between two tries to get the disk for oneself.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
+/// What is zeroed when a deployment fails after the image was written: boot code and partition table.
+const HEAD_BYTES: u64 = 1 << 20;
+
 /// Writes the image that `image_info` describes, and the config drive, to the root device. Returns the text that the
 /// conductor shows.
 ///
@@ -54,7 +57,7 @@ pub fn prepare_image(
     let report = deploy_image(&info, context.services.fetch(), &dev, &options, context.progress)
         .map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, ?report, "image written");
-    let root_uuid = finish(context, &dev, node, payload.as_ref())?;
+    let root_uuid = finish(context, &dev, node, payload.as_ref()).inspect_err(|_| make_unbootable(&dev))?;
     context.services.remember_partition_uuids(json!({"root uuid": root_uuid}));
     context.services.image_written(info.id());
     Ok(format!("image ({}) written to device {} root_uuid={root_uuid}", info.id(), disk.info.name))
@@ -96,6 +99,14 @@ fn finish(
         tracing::warn!(reason = chain(&error), "the kernel did not take over the new partition table");
     }
     table::disk_id(dev).map_err(|error| failed(error.class(), &error))
+}
+
+/// Takes the head of the image away again: a deployment that failed must not leave a disk that boots.
+fn make_unbootable(dev: &BlockDev) {
+    let head = HEAD_BYTES.min(dev.size_bytes());
+    if let Err(error) = dev.zero_range(0, head).and_then(|()| dev.flush()) {
+        tracing::error!(reason = chain(&error), disk = %dev.path().display(), "the disk may boot a half-made system");
+    }
 }
 
 fn failed(class: ErrorClass, error: &dyn std::error::Error) -> CommandError {

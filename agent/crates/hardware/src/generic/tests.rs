@@ -379,6 +379,40 @@ fn a_wrong_checksum_leaves_no_partition_table() {
 }
 
 #[test]
+fn a_failure_after_the_image_leaves_no_disk_that_boots() {
+    let (mut lab, node) = deploy_lab();
+    let bytes = &mut lab.services.fetch.bytes;
+    // Four primary partitions: no place for the config drive.
+    for entry in [462, 478, 494] {
+        let copy: [u8; 16] = bytes[446..462].try_into().unwrap();
+        bytes[entry..entry + 16].copy_from_slice(&copy);
+    }
+    let info = image_info(&lab.services.fetch.bytes);
+    let drive = json!("H4sIAAAAAAACA0vOz0vLTFdIKcosS1VIzs8rSc0rAQCkGuMnFAAAAA==");
+    let error = lab.with(&node, |context| deploy::prepare_image(context, &info, Some(&drive))).unwrap_err();
+    assert!(error.details.contains("already has 4 primary partitions"), "{error}");
+    assert_eq!((lab.byte("vdb", 0x1fe), lab.byte("vdb", 0)), (0, 0), "boot signature left");
+}
+
+#[test]
+fn hints_that_are_no_object_touch_no_disk() {
+    let (lab, _) = deploy_lab();
+    let info = image_info(&lab.services.fetch.bytes);
+    for node in [
+        json!({"properties": {"root_device": "serial=ZZZ"}}),
+        json!({"properties": {"root_device": ["serial", "ZZZ"]}}),
+        json!({"properties": {"root_device": true}}),
+        json!({"instance_info": {"root_device": 5}, "properties": {"root_device": {"serial": "serial-vdb"}}}),
+        json!({"properties": "root_device"}),
+    ] {
+        let error = lab.with(&node, |context| deploy::prepare_image(context, &info, None)).unwrap_err();
+        assert_eq!(error.class, ErrorClass::DeviceNotFound, "{node}: {error}");
+        assert!(error.details.contains("where an object was expected"), "{error}");
+        assert_eq!((lab.byte("vda", 0), lab.byte("vdb", 0)), (0xa5, 0xa5), "{node}");
+    }
+}
+
+#[test]
 fn hints_set_after_the_command_was_sent_are_looked_up() {
     let (mut lab, node) = deploy_lab();
     lab.services.refreshed = Some(serde_json::from_value(node).unwrap());

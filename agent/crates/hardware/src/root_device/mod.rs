@@ -40,6 +40,7 @@ pub fn usable_disks(
 /// # Errors
 /// `DeviceNotFound`; see also [`usable_disks`].
 pub fn select(registry: &Registry, machine: &Machine, settings: &Settings, node: &Node) -> Result<Disk, CommandError> {
+    node.check_shape().map_err(not_found)?;
     let disks = usable_disks(registry, machine, settings, node)?;
     let Some(hints) = node.root_device_hints() else {
         let found = smallest(machine, &disks).cloned();
@@ -120,7 +121,8 @@ pub fn wait(
     let node = node.unwrap_or(&anyone);
     let limit = settings.disk_wait_delay.saturating_mul(settings.disk_wait_attempts.saturating_sub(1));
     // Hints that do not validate will not do so later either.
-    let hopeless = node.root_device_hints().is_some_and(|hints| RootDeviceHints::parse(hints).is_err());
+    let hopeless = node.check_shape().is_err()
+        || node.root_device_hints().is_some_and(|hints| RootDeviceHints::parse(hints).is_err());
     let deadline = if hopeless { Instant::now() } else { registry.began() + limit };
     let mut said = false;
     loop {

@@ -167,6 +167,20 @@ pub enum ChecksumError {
         /// Length of the value.
         len: usize,
     },
+    /// The value is no digest of its function, so that nothing could ever match it.
+    #[error(
+        "Unable to verify image {id}: {text:?} is not a {algorithm} checksum, which has {digits} hexadecimal digits"
+    )]
+    Malformed {
+        /// Image.
+        id: String,
+        /// The value, cut at 140 characters.
+        text: String,
+        /// Function.
+        algorithm: &'static str,
+        /// Length of its digests.
+        digits: usize,
+    },
     /// `checksum` is an MD5 digest, which is switched off.
     #[error(
         "Unable to proceed with image {id} as the checksum indicator has been used but the algorithm could not be \
@@ -220,7 +234,9 @@ impl ChecksumError {
     /// Class on the wire.
     pub const fn class(&self) -> ErrorClass {
         match self {
-            Self::Unusable { .. } | Self::UnknownLength { .. } | Self::Md5Disabled { .. } => ErrorClass::Rest,
+            Self::Unusable { .. } | Self::UnknownLength { .. } | Self::Malformed { .. } | Self::Md5Disabled { .. } => {
+                ErrorClass::Rest
+            }
             Self::Download { source, .. } => source.class(),
             Self::List { .. } => ErrorClass::ImageDownload,
         }
@@ -242,7 +258,7 @@ pub fn resolve(
     let algorithm = info.os_hash_algo.as_deref().and_then(Algorithm::from_name);
     if let (Some(algorithm), Some(value)) = (algorithm, present(info.os_hash_value.as_deref())) {
         let hex = value_of(value, info, fetch, template, Some(algorithm))?;
-        return Ok(Checksum { algorithm, hex });
+        return checked(info, algorithm, hex);
     }
     let Some(value) = present(info.checksum.as_deref()) else {
         let algorithm = info.os_hash_algo.clone().unwrap_or_default();
@@ -257,7 +273,20 @@ pub fn resolve(
         32 => return Err(ChecksumError::Md5Disabled { id: id() }),
         len => return Err(ChecksumError::UnknownLength { id: id(), len }),
     };
-    Ok(Checksum { algorithm, hex })
+    checked(info, algorithm, hex)
+}
+
+/// Refuses a value that no digest could ever equal, before a disk is overwritten for nothing.
+fn checked(info: &ImageInfo, algorithm: Algorithm, hex: String) -> Result<Checksum, ChecksumError> {
+    if hex.len() == algorithm.hex_len() && hex.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(Checksum { algorithm, hex });
+    }
+    Err(ChecksumError::Malformed {
+        id: info.id().to_owned(),
+        text: hex.chars().take(140).collect(),
+        algorithm: algorithm.name(),
+        digits: algorithm.hex_len(),
+    })
 }
 
 fn present(value: Option<&str>) -> Option<&str> {

@@ -85,8 +85,9 @@ fn digests_of_nothing_and_of_abc_are_the_published_ones() {
 
 #[test]
 fn the_pair_comes_before_the_old_field() {
-    let both = info(Some(MD5), Some(("sha512", "AB")));
-    assert_eq!(resolved(&both, "").unwrap(), Checksum { algorithm: Algorithm::Sha512, hex: "AB".to_owned() });
+    let digest = "AB".repeat(64);
+    let both = info(Some(MD5), Some(("sha512", &digest)));
+    assert_eq!(resolved(&both, "").unwrap(), Checksum { algorithm: Algorithm::Sha512, hex: digest });
     let unknown = info(Some(SHA256), Some(("whirlpool", "ab")));
     assert_eq!(resolved(&unknown, "").unwrap().algorithm, Algorithm::Sha256);
 }
@@ -104,6 +105,9 @@ fn what_cannot_be_used_says_why() {
     for (info, want) in [
         (info(None, None), "Unable to verify image cirros with available checksums."),
         (info(None, Some(("whirlpool", "ab"))), "(whirlpool)"),
+        (info(None, Some(("sha256", "abc"))), "\"abc\" is not a sha256 checksum, which has 64 hexadecimal digits"),
+        (info(None, Some(("sha256", "file:///etc/x"))), "is not a sha256 checksum"),
+        (info(Some(&"z".repeat(64)), None), "is not a sha256 checksum"),
         (info(Some(MD5), None), "MD5 support is disabled"),
         (info(Some(&long), None), "Unable to proceed with image cirros as the checksum indicator has been used"),
     ] {
