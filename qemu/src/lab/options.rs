@@ -30,7 +30,7 @@ pub enum Action {
         #[arg(long)]
         probe: bool,
     },
-    /// Boot the image and have it inspect the machine; prints the inventory as JSON.
+    /// Boot the image and have it inspect the machine; prints a summary, or the data as JSON with `--json`.
     Inspect {
         /// The machine.
         #[command(flatten)]
