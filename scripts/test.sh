@@ -4,8 +4,8 @@
 . "$(dirname "$0")/lib.sh"
 
 case ${1:-} in
-unit) exec cargo test --quiet ;;
-vm) exec cargo test -p ferric-tests ;;
+unit) exec cargo test --quiet --no-fail-fast ;;
+vm) exec cargo test -p ferric-tests --no-fail-fast ;;
 ironic) echo "SKIPPED: test-ironic: there are no tests against a real Ironic yet" ;;
 *) die "usage: scripts/test.sh unit|vm|ironic" ;;
 esac
