@@ -66,6 +66,9 @@ fn the_built_agent_is_static() {
 fn the_built_agent_catches_its_panics() {
     let Some(agent) = built_agent("the_built_agent_catches_its_panics") else { return };
     let output = Command::new(&agent).args(["self-test", "panic"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
     assert!(output.status.success(), "self-test panic ended with {}: {said}", output.status);
+    for place in ["caught in main", "caught in thread"] {
+        assert!(said.contains(place), "no panic was {place}: {said}");
+    }
 }
