@@ -32,7 +32,7 @@ faulty-image: agent ## build/faulty/: the virt image with an agent that fails on
 demo: image ## PXE-boot the image in QEMU, inspect, clean and deploy a machine, boot it (FIRMWARE=uefi or bios)
 	@$(CARGO) run --quiet -p ferric-qemu --bin lab -- demo --firmware $(FIRMWARE)
 
-test: lint test-unit test-vm test-ironic ## everything
+test: lint image test-unit test-vm test-ironic ## everything
 
 test-unit: setup ## unit and fixture tests: no VM, no root
 	@scripts/test.sh unit
