@@ -253,6 +253,9 @@ fn hostile(dir: &Path, raw: &Path) -> Result<Vec<Hostile>> {
     ])
 }
 
+/// Bytes at the start of a disk that a failed deployment zeroes.
+const HEAD: usize = 1 << 20;
+
 fn formats_that_are_not_as_declared(rig: &Rig) -> Result<()> {
     let as_qcow2 = kit::image_info(&rig.bench, "/raw-as-qcow2", "qcow2", &Content::File(rig.raw_image()))?;
     kit::check_failed("raw as qcow2", &rig.write(&as_qcow2)?, "InvalidImage", &["Expected format was qcow2"])?;
@@ -260,10 +263,14 @@ fn formats_that_are_not_as_declared(rig: &Rig) -> Result<()> {
     kit::check_failed("raw as vmdk", &rig.write(&as_vmdk)?, "InvalidImage", &["vmdk"])?;
     rig.check_untouched()?;
     // What is declared raw is written as it is and never looked into; it is no disk then, and that is said.
-    let qcow2 = Content::File(qcow2_from(&rig.raw_image(), Qcow2Kind::Plain)?);
-    let as_raw = kit::image_info(&rig.bench, "/qcow2-as-raw", "raw", &qcow2)?;
+    let path = qcow2_from(&rig.raw_image(), Qcow2Kind::Plain)?;
+    let as_raw = kit::image_info(&rig.bench, "/qcow2-as-raw", "raw", &Content::File(path.clone()))?;
     kit::check_failed("qcow2 as raw", &rig.write(&as_raw)?, "DeploymentError", &["partition table"])?;
-    ensure!(rig.target().read(0, 4)? == *b"QFI\xfb", "the bytes were not written as they are");
+    let file = std::fs::read(&path)?;
+    let body = file.get(HEAD..HEAD + 4096).context("the image is too small for this test")?;
+    ensure!(rig.target().read(1 << 20, 4096)? == body, "the bytes were not written as they are");
+    // A deployment that failed takes the head away again.
+    rig.target().check_zero(0, 1 << 20)?;
     rig.refill()
 }
 
