@@ -49,6 +49,8 @@ pub enum Boot {
     /// disks at once; OVMF first tries HTTP boot for minutes, so to boot from disk afterwards start the machine anew with
     /// [`Boot::Disk`] (a machine with `no_reboot` ends when the guest resets itself).
     Network(Arc<PxeTree>),
+    /// The first network card on a tap device, by what that network's DHCP server says, then the disks.
+    Lan,
     /// A kernel that QEMU loads itself.
     Direct {
         /// Linux kernel (bzImage).
@@ -147,12 +149,13 @@ impl Machine {
 
     /// The card that boots the machine from the network.
     fn boot_nic(&self) -> Option<usize> {
-        self.nics.iter().position(|nic| nic.cable() == Cable::User)
+        let cable = if matches!(self.boot, Boot::Lan) { Cable::Tap } else { Cable::User };
+        self.nics.iter().position(|nic| nic.cable() == cable)
     }
 
     /// Option ROMs that must be installed for this machine.
     pub(crate) fn boot_rom(&self) -> Option<&'static str> {
-        let nic = self.boot_nic().filter(|_| matches!(self.boot, Boot::Network(_) | Boot::Firmware))?;
+        let nic = self.boot_nic().filter(|_| matches!(self.boot, Boot::Network(_) | Boot::Lan | Boot::Firmware))?;
         Some(self.nics.get(nic)?.model_kind().rom())
     }
 
@@ -222,7 +225,7 @@ impl Machine {
                 args.extend(["-drive".to_owned(), join(&options)]);
             }
             // iPXE does the network boot. The firmware's own attempts, on IPv4 and IPv6, would only delay what comes next.
-            if matches!(self.boot, Boot::Network(_)) {
+            if matches!(self.boot, Boot::Network(_) | Boot::Lan) {
                 for family in ["IPv4", "IPv6"] {
                     args.extend(strings(["-fw_cfg", &format!("name=opt/org.tianocore/{family}PXESupport,string=n")]));
                 }
@@ -265,7 +268,7 @@ impl Machine {
         let boot_nic = self.boot_nic();
         let mut args = Vec::new();
         for (index, nic) in self.nics.iter().enumerate() {
-            let boots = tftp.is_some() && boot_nic == Some(index);
+            let boots = matches!(self.boot, Boot::Network(_) | Boot::Lan) && boot_nic == Some(index);
             args.extend(nic.args(index, tftp.as_ref().filter(|_| boots), boots.then_some(0)));
         }
         args
@@ -289,7 +292,7 @@ impl Machine {
                 }
             };
             let bootindex = match self.boot {
-                Boot::Disk | Boot::Network(_) => Some(index + 1),
+                Boot::Disk | Boot::Network(_) | Boot::Lan => Some(index + 1),
                 Boot::Direct { .. } | Boot::Firmware => None,
             };
             args.extend(disk.backend_args(index));
@@ -395,6 +398,19 @@ mod tests {
         assert!(text.contains("drive=disk0,logical_block_size=512,physical_block_size=512,bootindex=1"), "{text}");
         assert!(text.contains("drive=disk1,logical_block_size=512,physical_block_size=512,bootindex=2"), "{text}");
         assert!(text.contains(" -S "), "starts paused to cut the link: {text}");
+        assert_eq!(machine.boot_rom(), Some("efi-virtio.rom"));
+    }
+
+    #[test]
+    fn boot_from_the_lan_takes_the_card_on_the_tap_device() {
+        let mut machine = Machine::new("m");
+        machine.nics = vec![Nic::silent(), Nic::tap("tap0")];
+        machine.disks = vec![Disk::new(DiskBus::VirtioBlk, "/a")];
+        machine.boot = Boot::Lan;
+        let text = argv(&machine);
+        assert!(text.contains("id=nic0,netdev=net0,mac=52:54:00:fe:00:00,romfile= "), "{text}");
+        assert!(text.contains("ifname=tap0") && text.contains("mac=52:54:00:fe:00:01,bootindex=0 "), "{text}");
+        assert!(text.contains("physical_block_size=512,bootindex=1"), "{text}");
         assert_eq!(machine.boot_rom(), Some("efi-virtio.rom"));
     }
 

@@ -1,4 +1,4 @@
-//! Network cards: one on QEMU's user-mode network, others with or without a cable.
+//! Network cards: one on QEMU's user-mode network or on a tap device, others with or without a cable.
 //!
 //! The user-mode network needs no rights: the guest is 10.0.2.15, the host 10.0.2.2, and there is DHCP and TFTP. The
 //! agent's port is reached through a forwarded port of 127.0.0.1 which QEMU itself chooses, so that two tests never
@@ -54,6 +54,8 @@ pub enum Cable {
     Silent,
     /// Nothing: no carrier from the start.
     Unplugged,
+    /// A tap device of the host, made beforehand, on whatever network it is part of.
+    Tap,
 }
 
 /// A port of the host's loopback that leads into the guest.
@@ -72,6 +74,8 @@ pub struct Nic {
     cable: Cable,
     mac: Option<String>,
     forwards: Vec<Forward>,
+    /// Name of the tap device.
+    tap: String,
 }
 
 impl Nic {
@@ -82,6 +86,7 @@ impl Nic {
             cable: Cable::User,
             mac: None,
             forwards: vec![Forward { host_port: 0, guest_port: AGENT_PORT }],
+            tap: String::new(),
         }
     }
 
@@ -93,6 +98,11 @@ impl Nic {
     /// A card with carrier on a network where nobody answers.
     pub fn silent() -> Self {
         Self { cable: Cable::Silent, forwards: Vec::new(), ..Self::user() }
+    }
+
+    /// A card on the host's tap device of that name.
+    pub fn tap(name: &str) -> Self {
+        Self { cable: Cable::Tap, forwards: Vec::new(), tap: name.to_owned(), ..Self::user() }
     }
 
     /// Model; virtio unless said.
@@ -153,6 +163,13 @@ impl Nic {
             }
             // A hub with one port: the cheapest thing with carrier.
             Cable::Silent | Cable::Unplugged => format!("hubport,id=net{index},hubid={}", index + 1),
+            Cable::Tap => crate::disk::join(&[
+                ("type", "tap".to_owned()),
+                ("id", format!("net{index}")),
+                ("ifname", self.tap.clone()),
+                ("script", "no".to_owned()),
+                ("downscript", "no".to_owned()),
+            ]),
         };
         let mut device = vec![
             ("driver", self.model.driver().to_owned()),
@@ -214,6 +231,13 @@ mod tests {
         let args = Nic::unplugged().model(NicModel::E1000e).args(2, None, None);
         assert_eq!(args[1], "hubport,id=net2,hubid=3");
         assert_eq!(args[3], "e1000e,id=nic2,netdev=net2,mac=52:54:00:fe:00:02,romfile=");
+    }
+
+    #[test]
+    fn card_on_a_tap_device_leaves_the_device_as_it_is() {
+        let args = Nic::tap("tap7").args(1, None, Some(0));
+        assert_eq!(args[1], "tap,id=net1,ifname=tap7,script=no,downscript=no");
+        assert_eq!(args[3], "virtio-net-pci,id=nic1,netdev=net1,mac=52:54:00:fe:00:01,bootindex=0");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! An HTTP/1.1 server for images: ranges, ETags, keep-alive, faults on order, and a record of every request.
 //!
-//! It listens on a free port of 127.0.0.1; guests on the user-mode network reach it at 10.0.2.2. One thread for each
-//! connection. The protocol part is our own on purpose: a proper server library would not lie.
+//! It listens on a free port of 127.0.0.1, unless told otherwise; guests on the user-mode network reach it at 10.0.2.2.
+//! One thread for each connection. The protocol part is our own on purpose: a proper server library would not lie.
 //!
 //! ```
 //! # fn main() -> anyhow::Result<()> {
@@ -24,10 +24,11 @@ mod request;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
 
@@ -60,6 +61,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<String, Entry>,
+    /// A folder whose files are served where there is no entry.
+    folder: Option<PathBuf>,
     requests: Vec<Request>,
     /// Clones of the open connections, to close them at the end.
     streams: HashMap<u64, TcpStream>,
@@ -81,7 +84,15 @@ impl ImageServer {
     /// # Errors
     /// When no port of 127.0.0.1 can be had.
     pub fn start() -> Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("binding the image server")?;
+        Self::start_at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
+    }
+
+    /// Starts a server at an address of this host's.
+    ///
+    /// # Errors
+    /// When the address cannot be had.
+    pub fn start_at(address: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind(address).with_context(|| format!("binding the image server to {address}"))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             started: Instant::now(),
@@ -121,6 +132,11 @@ impl ImageServer {
                 state.entries.insert(path.to_owned(), entry);
             }
         }
+    }
+
+    /// Serves the files under `folder`, as they are when asked for, where nothing was added.
+    pub fn serve_folder(&self, folder: &Path) {
+        self.shared.lock().folder = Some(folder.to_owned());
     }
 
     /// Removes `path`: 404 from now on.
@@ -228,7 +244,9 @@ impl Shared {
     /// What is at `path`, and the faults that act on this request.
     fn look_up(&self, path: &str) -> Option<Result<(Resource, Content, Vec<Fault>)>> {
         let mut state = self.lock();
-        let entry = state.entries.get_mut(path)?;
+        let Some(entry) = state.entries.get_mut(path) else {
+            return state.folder.as_deref().and_then(|folder| file_in(folder, path)).map(Ok);
+        };
         let faults = entry.faults.take();
         if faults.contains(&Fault::ChangingEtag) {
             entry.version += 1;
@@ -253,6 +271,20 @@ impl Shared {
             change(request);
         }
     }
+}
+
+/// The file of that path in a folder that is served; none outside of it.
+fn file_in(folder: &Path, path: &str) -> Option<(Resource, Content, Vec<Fault>)> {
+    let inside = Path::new(path.trim_start_matches('/'));
+    if inside.components().any(|part| !matches!(part, Component::Normal(_))) {
+        return None;
+    }
+    let file = folder.join(inside);
+    let facts = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let changed = facts.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_nanos();
+    let etag = format!("\"{:x}-{changed:x}\"", facts.len());
+    let resource = Resource { len_bytes: facts.len(), etag, last_modified: LAST_MODIFIED, credentials: None };
+    Some((resource, Content::File(file), Vec::new()))
 }
 
 #[cfg(test)]

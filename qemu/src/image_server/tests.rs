@@ -72,6 +72,23 @@ fn whole_part_and_head_are_served_and_recorded() {
 }
 
 #[test]
+fn folder_is_served_as_it_is_and_nothing_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("served");
+    std::fs::create_dir_all(folder.join("sub")).unwrap();
+    std::fs::write(dir.path().join("secret"), "s").unwrap();
+    let (server, _) = hundred();
+    server.serve_folder(&folder);
+    assert_eq!(fetch(&server, "GET", "/sub/file", "").status, 404);
+    std::fs::write(folder.join("sub/file"), "content").unwrap();
+    assert_eq!(fetch(&server, "GET", "/sub/file", "").body, b"content");
+    assert_eq!(fetch(&server, "GET", "/i", "").body.len(), 100, "what was added stays");
+    for path in ["/sub", "/../secret", "/sub/../../secret", "/%2e%2e/secret", "//", "/"] {
+        assert_eq!(fetch(&server, "GET", path, "").status, 404, "{path}");
+    }
+}
+
+#[test]
 fn connection_is_kept_for_the_next_request() {
     let (server, bytes) = hundred();
     let mut stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
