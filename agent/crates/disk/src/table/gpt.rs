@@ -66,21 +66,111 @@ fn header_is_sane(dev: &BlockDev, offset: u64) -> Result<Sanity, TableError> {
     Ok(Sanity::Sane)
 }
 
+/// Refuses partitions that are not on the disk: Linux takes no notice of them (`block/partitions/efi.c`).
 fn check_entries(dev: &BlockDev, gpt: &GPT, sector: u64) -> Result<(), TableError> {
     let sectors = dev.size_bytes() / sector;
-    let wrong = gpt
-        .iter()
-        .find(|(_, entry)| entry.is_used() && (entry.starting_lba > entry.ending_lba || entry.ending_lba >= sectors));
-    match wrong {
-        None => Ok(()),
-        Some((number, entry)) => Err(TableError::InvalidGpt {
-            path: dev.path().to_owned(),
-            reason: format!(
-                "partition {number} covers sectors {} to {}, the disk has {sectors}",
-                entry.starting_lba, entry.ending_lba
-            ),
-        }),
+    for (number, entry) in gpt.iter().filter(|(_, entry)| entry.is_used()) {
+        let (start, end) = (entry.starting_lba, entry.ending_lba);
+        let what = if start > end {
+            "it ends before it begins".to_owned()
+        } else if end >= sectors {
+            format!("the disk ends at sector {}", sectors.saturating_sub(1))
+        } else {
+            continue;
+        };
+        return Err(misplaced(dev, gpt, number, &what));
     }
+    Ok(())
+}
+
+/// Refuses partitions that lie over the table, or over the place where its backup has to be on this disk: whoever writes
+/// to the one destroys the other. Other sloppiness is let be, see [`fix_backup`].
+///
+/// # Errors
+/// [`TableError::InvalidGpt`], [`TableError::Device`].
+pub(super) fn check_places(dev: &BlockDev, gpt: &GPT) -> Result<(), TableError> {
+    let sector = u64::from(dev.logical_sector());
+    let last = (dev.size_bytes() / sector).saturating_sub(1);
+    let table = table_sectors(gpt, sector);
+    // From the backup only the place of its own entries is known; the primary ones go where they always are.
+    let entries = if gpt.header.is_primary() { gpt.header.partition_entry_lba } else { 2 };
+    let backup = last.saturating_sub(table);
+    let reserved = [
+        ("hold the protective MBR and the header", 0, 1),
+        ("hold the table's entries", entries, entries.saturating_add(table - 1)),
+        ("are for the backup of the table", backup, last),
+    ];
+    for (number, entry) in gpt.iter().filter(|(_, entry)| entry.is_used()) {
+        let (start, end) = (entry.starting_lba, entry.ending_lba);
+        let hit = reserved.iter().find(|(_, from, to)| start <= *to && end >= *from);
+        if let Some((what, from, to)) = hit
+            && !(start == 0 && is_iso9660(dev)?)
+        {
+            return Err(misplaced(dev, gpt, number, &format!("sectors {from} to {to} {what}")));
+        }
+    }
+    Ok(())
+}
+
+/// How many sectors the entries take.
+fn table_sectors(gpt: &GPT, sector: u64) -> u64 {
+    let bytes = u64::from(gpt.header.number_of_partition_entries) * u64::from(gpt.header.size_of_partition_entry);
+    bytes.div_ceil(sector).max(1)
+}
+
+/// Whether the disk is a CD image: one that also boots from a disk has a partition over all of it, its table included,
+/// which nobody writes to.
+fn is_iso9660(dev: &BlockDev) -> Result<bool, TableError> {
+    let mut magic = [0_u8; 5];
+    let offset = (32 << 10) + 1;
+    if offset + 5 > dev.size_bytes() {
+        return Ok(false);
+    }
+    dev.read_at(offset, &mut magic).map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
+    Ok(&magic == b"CD001")
+}
+
+fn misplaced(dev: &BlockDev, gpt: &GPT, number: u32, what: &str) -> TableError {
+    let (start, end) = gpt
+        .iter()
+        .find(|(found, _)| *found == number)
+        .map_or((0, 0), |(_, entry)| (entry.starting_lba, entry.ending_lba));
+    let header = &gpt.header;
+    TableError::InvalidGpt {
+        path: dev.path().to_owned(),
+        reason: format!(
+            "partition {number} covers sectors {start} to {end}, but {what}; the usable sectors are {} to {}",
+            header.first_usable_lba, header.last_usable_lba
+        ),
+    }
+}
+
+/// What is not as it should be, but common enough in images, hybrids of disk and CD above all, and taken by Linux.
+pub(super) fn oddities(gpt: &GPT) -> Vec<String> {
+    let header = &gpt.header;
+    let mut found = Vec::new();
+    let mut used: Vec<_> = gpt.iter().filter(|(_, entry)| entry.is_used()).collect();
+    used.sort_by_key(|(_, entry)| entry.starting_lba);
+    let mut furthest: Option<(u32, u64)> = None;
+    for (number, entry) in used {
+        let (start, end) = (entry.starting_lba, entry.ending_lba);
+        if start < header.first_usable_lba || end > header.last_usable_lba {
+            found.push(format!(
+                "partition {number} covers sectors {start} to {end}, of which {} to {} are usable: UEFI firmware may \
+                 not see it",
+                header.first_usable_lba, header.last_usable_lba
+            ));
+        }
+        if let Some((other, other_end)) = furthest.filter(|(_, other_end)| start <= *other_end) {
+            found.push(format!(
+                "partition {number} (sectors {start} to {end}) overlaps partition {other}, which ends at {other_end}"
+            ));
+        }
+        if furthest.is_none_or(|(_, other_end)| end > other_end) {
+            furthest = Some((number, end));
+        }
+    }
+    found
 }
 
 /// Partitions in use.
@@ -103,6 +193,9 @@ pub fn partitions(dev: &BlockDev, gpt: &GPT) -> Vec<Partition> {
 pub(super) fn fix_backup(dev: &BlockDev) -> Result<bool, TableError> {
     let sector = u64::from(dev.logical_sector());
     let Some(mut gpt) = read(dev)? else { return Ok(false) };
+    for oddity in oddities(&gpt) {
+        tracing::warn!(disk = %dev.path().display(), oddity, "the partition table of the image is unusual");
+    }
     let last = dev.size_bytes() / sector - 1;
     if gpt.header.is_primary() && gpt.header.backup_lba == last && backup_matches(dev, &gpt, last * sector) {
         return Ok(false);

@@ -141,13 +141,21 @@ pub fn read(dev: &BlockDev) -> Result<Option<Table>, TableError> {
     Ok(mbr::read(dev)?.map(|partitions| Table { kind: TableKind::Mbr, partitions }))
 }
 
-/// Reads the table and makes sure that it has a partition (deploy section 2, step 5).
+/// Reads the table and makes sure that it has a partition and that no partition lies over the table itself (deploy
+/// section 2, step 5).
 ///
 /// # Errors
 /// [`TableError::NoTable`], [`TableError::NoPartitions`], or those of [`read`].
 pub fn validate(dev: &BlockDev) -> Result<Table, TableError> {
     let path = dev.path().to_owned();
-    let table = read(dev)?.ok_or_else(|| TableError::NoTable { path: path.clone(), sector: dev.logical_sector() })?;
+    let table = match gpt::read(dev)? {
+        Some(gpt) => {
+            gpt::check_places(dev, &gpt)?;
+            Some(Table { kind: TableKind::Gpt, partitions: gpt::partitions(dev, &gpt) })
+        }
+        None => read(dev)?,
+    };
+    let table = table.ok_or_else(|| TableError::NoTable { path: path.clone(), sector: dev.logical_sector() })?;
     if table.partitions.is_empty() { Err(TableError::NoPartitions { path }) } else { Ok(table) }
 }
 

@@ -139,6 +139,82 @@ fn hostile_headers_are_refused_before_they_cost_anything() {
     }
 }
 
+/// A GPT with partitions in any sectors, as no tool would make it.
+fn any_gpt(disk: &TestDisk, partitions: &[(u64, u64)]) {
+    tool("sgdisk", &["-o"], disk);
+    let dev = open(disk);
+    let mut gpt = gpt::read(&dev).unwrap().unwrap();
+    for (number, (start, end)) in (1_u32..).zip(partitions) {
+        gpt[number] = gptman::GPTPartitionEntry {
+            partition_type_guid: Guid::LINUX_DATA.0,
+            unique_partition_guid: [u8::try_from(number).unwrap(); 16],
+            starting_lba: *start,
+            ending_lba: *end,
+            attribute_bits: 0,
+            partition_name: "".into(),
+        };
+    }
+    let entries: Vec<_> = gpt.iter().map(|(_, entry)| entry.clone()).collect();
+    let mut backup = gpt.header.clone();
+    (backup.primary_lba, backup.backup_lba) = (gpt.header.backup_lba, gpt.header.primary_lba);
+    backup.partition_entry_lba = gpt.header.last_usable_lba + 1;
+    for header in [&mut gpt.header, &mut backup] {
+        header.write_into(&mut dev.cursor(), 512, &entries).unwrap();
+    }
+}
+
+/// 64 MiB are 131072 sectors: the table is in 0 to 33, its backup in 131039 to 131071.
+const LAST: u64 = 131_071;
+
+#[test]
+fn partitions_over_the_table_or_off_the_disk_are_refused_by_number_and_sectors() {
+    for (start, end, want) in [
+        (1, 4095, "sectors 0 to 1 hold the protective MBR and the header"),
+        (0, 4095, "sectors 0 to 1 hold the protective MBR and the header"),
+        (20, 4095, "sectors 2 to 33 hold the table's entries"),
+        (33, 33, "sectors 2 to 33 hold the table's entries"),
+        (4096, LAST, "sectors 131039 to 131071 are for the backup of the table"),
+        (4096, 131_039, "sectors 131039 to 131071 are for the backup of the table"),
+        (4096, LAST + 1, "the disk ends at sector 131071"),
+        (4096, u64::MAX, "the disk ends at sector 131071"),
+        (4096, 2048, "it ends before it begins"),
+    ] {
+        let disk = TestDisk::zeroed(64 * MIB).unwrap();
+        any_gpt(&disk, &[(34, 40), (start, end)]);
+        let error = validate(&open(&disk)).expect_err(want);
+        let text = error.to_string();
+        let places = format!("partition 2 covers sectors {start} to {end}, but {want}");
+        assert!(matches!(error, TableError::InvalidGpt { .. }) && text.contains(&places), "{text}");
+        assert!(text.ends_with("the usable sectors are 34 to 131038"), "{text}");
+    }
+}
+
+#[test]
+fn sloppy_tables_that_systems_take_are_taken() {
+    for (name, size, partitions, iso, oddities) in [
+        ("right behind the table and up to the backup", 64, vec![(34, LAST - 33)], false, vec![]),
+        ("one within another", 64, vec![(64, 100_000), (2048, 4095)], false, vec!["2 (sectors 2048 to 4095) overlaps"]),
+        ("the same place twice", 64, vec![(2048, 4095), (2048, 4095)], false, vec!["overlaps partition 1, which ends"]),
+        ("a CD image with a partition over all", 64, vec![(0, 9), (2048, 4095)], true, vec!["1 covers sectors 0 to 9"]),
+        ("up to the end, on a larger disk", 128, vec![(2048, LAST)], false, vec!["34 to 131038 are usable"]),
+    ] {
+        let disk = TestDisk::zeroed(64 * MIB).unwrap();
+        any_gpt(&disk, &partitions);
+        std::fs::OpenOptions::new().write(true).open(disk.path()).unwrap().set_len(size * MIB).unwrap();
+        let dev = open(&disk);
+        if iso {
+            dev.write_at((32 << 10) + 1, b"CD001").unwrap();
+        }
+        let table = validate(&dev).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(table.partitions.len(), partitions.len(), "{name}");
+        let found = gpt::oddities(&gpt::read(&dev).unwrap().unwrap());
+        assert_eq!(found.len(), oddities.len(), "{name}: {found:?}");
+        for (found, want) in found.iter().zip(oddities) {
+            assert!(found.contains(want), "{name}: {found}");
+        }
+    }
+}
+
 #[test]
 fn a_loop_of_extended_records_ends() {
     let disk = TestDisk::zeroed(8 * MIB).unwrap();

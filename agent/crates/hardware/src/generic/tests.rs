@@ -395,6 +395,33 @@ fn a_failure_after_the_image_leaves_no_disk_that_boots() {
 }
 
 #[test]
+fn a_partition_over_the_table_leaves_no_disk_that_boots() {
+    let (mut lab, node) = deploy_lab();
+    let mut disk = Cursor::new(image());
+    let mut gpt = gptman::GPT::new_from(&mut disk, 512, [7; 16]).unwrap();
+    gpt[1] = gptman::GPTPartitionEntry {
+        partition_type_guid: [1; 16],
+        unique_partition_guid: [2; 16],
+        starting_lba: 1,
+        ending_lba: 4095,
+        attribute_bits: 0,
+        partition_name: "".into(),
+    };
+    let entries: Vec<_> = gpt.iter().map(|(_, entry)| entry.clone()).collect();
+    gpt.header.write_into(&mut disk, 512, &entries).unwrap();
+    gptman::GPT::write_protective_mbr_into(&mut disk, 512).unwrap();
+    lab.services.fetch.bytes = disk.into_inner();
+    let info = image_info(&lab.services.fetch.bytes);
+    let error = lab.with(&node, |context| deploy::prepare_image(context, &info, None)).unwrap_err();
+    assert_eq!(error.class, ErrorClass::Deployment, "{error}");
+    let want = "partition 1 covers sectors 1 to 4095, but sectors 0 to 1 hold the protective MBR and the header; the \
+                usable sectors are 34 to";
+    assert!(error.details.contains(want), "{error}");
+    // Neither boot signature nor GPT is left, and the rest of the image is there.
+    assert_eq!((lab.byte("vdb", 0x1fe), lab.byte("vdb", 512), lab.byte("vdb", 3 * MIB)), (0, 0, 0x5a));
+}
+
+#[test]
 fn hints_that_are_no_object_touch_no_disk() {
     let (lab, _) = deploy_lab();
     let info = image_info(&lab.services.fetch.bytes);
