@@ -97,6 +97,17 @@ pub enum ImageError {
         /// What stands in the way.
         reason: &'static str,
     },
+    /// The qcow2 file would take out of all proportion long.
+    #[error(
+        "the qcow2 image is scattered all over its file, so that writing it takes too long (more than {limit} {what}); \
+         lay it out anew with qemu-img convert and clusters of 64 KiB, or convert it to raw"
+    )]
+    Scattered {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much there may be.
+        limit: u64,
+    },
     /// The disk is too small.
     #[error("the image needs {image_bytes} bytes, but {} has only {device_bytes}", device.display())]
     TooLarge {
@@ -144,7 +155,7 @@ impl ImageError {
             Self::NoChecksum(error) => error.class(),
             Self::Checksum { .. } => ErrorClass::ImageChecksum,
             Self::Format(error) => error.class(),
-            Self::Broken(_) | Self::NotSequential { .. } => ErrorClass::InvalidImage,
+            Self::Broken(_) | Self::NotSequential { .. } | Self::Scattered { .. } => ErrorClass::InvalidImage,
             Self::TooLarge { .. } | Self::ReadOnly { .. } | Self::Device { .. } | Self::Stopped { .. } => {
                 ErrorClass::ImageWrite
             }

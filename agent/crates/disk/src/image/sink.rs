@@ -172,7 +172,7 @@ impl Sink<'_> {
         let (mut buffer, mut clusters) = match self.packing.take() {
             Some((buffer, clusters)) if fits(&clusters, whole, packed.len(), buffer.len()) => (buffer, clusters),
             Some((buffer, clusters)) => {
-                self.send(Job::Unpack { buffer, clusters })?;
+                self.submit_unpack(buffer, clusters)?;
                 (self.buffer()?, Vec::new())
             }
             None => (self.buffer()?, Vec::new()),
@@ -192,9 +192,16 @@ impl Sink<'_> {
         let filling = self.filling.take();
         self.submit_write(filling)?;
         if let Some((buffer, clusters)) = self.packing.take() {
-            self.send(Job::Unpack { buffer, clusters })?;
+            self.submit_unpack(buffer, clusters)?;
         }
         Ok(())
+    }
+
+    /// Clusters are unpacked in the order of the disk, so that as many as possible are written together: programs that
+    /// compress with several threads put them into the file in the order in which they are ready.
+    fn submit_unpack(&self, buffer: AlignedBuf, mut clusters: Vec<Packed>) -> Result<(), ImageError> {
+        clusters.sort_unstable_by_key(|cluster| cluster.offset);
+        self.send(Job::Unpack { buffer, clusters })
     }
 
     fn submit_write(&self, filling: Option<Filling>) -> Result<(), ImageError> {

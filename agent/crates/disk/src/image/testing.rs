@@ -23,6 +23,8 @@ pub(super) struct TestSource {
     pub(super) cut_at: Option<u64>,
     /// The stream, but no range, has one wrong bit at this offset.
     pub(super) flipped_at: Option<u64>,
+    /// How often a range was asked for.
+    pub(super) range_requests: u64,
 }
 
 impl TestSource {
@@ -51,6 +53,7 @@ impl ImageSource for TestSource {
 
     fn read_exact_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {
         assert!(self.ranges, "a range was asked for");
+        self.range_requests += 1;
         let offset = usize::try_from(offset).unwrap();
         buf.copy_from_slice(&self.bytes[offset..offset + buf.len()]);
         Ok(())
@@ -182,6 +185,48 @@ pub(super) fn qcow2(content: &[u8], args: &[&str]) -> Vec<u8> {
     all.extend([raw.as_str(), made.as_str()]);
     tool("qemu-img", &all);
     std::fs::read(made).unwrap()
+}
+
+/// A qcow2 file with clusters of 512 bytes: `tables` are the places of its L2 tables, `clusters` those of the clusters in
+/// the order of the disk, both as numbers of clusters behind the L1 table. The content of a cluster is its number.
+pub(super) fn tiny_clusters(tables: &[u64], clusters: &[u64]) -> Vec<u8> {
+    let table_count = u64::try_from(tables.len()).unwrap();
+    let (l1, first) = (512, 512 + (table_count * 8).next_multiple_of(512));
+    let highest = tables.iter().chain(clusters).max().unwrap();
+    let mut file = vec![0; usize::try_from(first + (highest + 1) * 512).unwrap()];
+    let mut put = |at: u64, bytes: &[u8]| {
+        let at = usize::try_from(at).unwrap();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+    };
+    put(0, b"QFI\xfb");
+    put(4, &3_u32.to_be_bytes());
+    put(20, &9_u32.to_be_bytes());
+    put(24, &(table_count * 64 * 512).to_be_bytes());
+    put(36, &u32::try_from(table_count).unwrap().to_be_bytes());
+    put(40, &512_u64.to_be_bytes());
+    put(100, &104_u32.to_be_bytes());
+    for (number, table) in (0_u64..).zip(tables) {
+        put(l1 + number * 8, &(first + table * 512).to_be_bytes());
+    }
+    for (number, cluster) in (0_u64..).zip(clusters) {
+        let table = tables[usize::try_from(number / 64).unwrap()];
+        put(first + table * 512 + number % 64 * 8, &(first + cluster * 512).to_be_bytes());
+        if clusters.len() < 100_000 {
+            put(first + cluster * 512, &number.to_be_bytes());
+        }
+    }
+    file
+}
+
+/// The numbers from `from` to `to` in an order that looks random.
+pub(super) fn shuffled(from: u64, to: u64) -> Vec<u64> {
+    let mut numbers: Vec<u64> = (from..to).collect();
+    let mut state = 1_u64;
+    for index in (1..numbers.len()).rev() {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        numbers.swap(index, usize::try_from((state >> 33) % (u64::try_from(index).unwrap() + 1)).unwrap());
+    }
+    numbers
 }
 
 pub(super) fn path(dir: &Path, name: &str) -> String {

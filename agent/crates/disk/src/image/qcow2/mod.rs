@@ -8,6 +8,7 @@
 use super::unpack::UnpackError;
 
 mod copy;
+mod effort;
 mod header;
 mod ranged;
 mod streamed;

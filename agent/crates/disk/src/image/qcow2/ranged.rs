@@ -4,6 +4,7 @@
 //! are more extents than memory allows, only the lowest ones are kept; the file is read up to where they end, then the
 //! tables are walked again for the next window. The bytes of tables that go by later, with everything else that is
 //! hashed, are compared with what was read before: what lands on the disk follows only from bytes under the checksum.
+//! Tables near each other in the file are read by one request; a file that needs too many all the same is refused.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -12,16 +13,20 @@ use std::io::Read;
 use ferric_types::Progress;
 
 use super::copy::{Copier, Passed, Tables};
+use super::effort::Effort;
 use super::table::{Entry, Extent, Kind, Piece, Runs, check_overlap, entries, l1_entry};
 use super::{Header, Qcow2Error};
 use crate::image::download::{Tally, pump};
 use crate::image::error::ImageError;
 use crate::image::format::FormatError;
 use crate::image::sink::Sink;
-use crate::image::source::ImageSource;
+use crate::image::source::{ImageSource, SourceError};
 
 /// How much of the L1 table is read at a time.
 const L1_STEP_BYTES: u64 = 64 << 10;
+/// L2 tables with no more than this between them are read together, up to so much at a time.
+const NEAR_BYTES: u64 = 64 << 10;
+const READ_BYTES: u64 = 1 << 20;
 
 /// An image and what is needed to read it.
 pub(in crate::image) struct Ranged<'a> {
@@ -47,6 +52,7 @@ pub(in crate::image) fn write_ranged(
 ) -> Result<(), ImageError> {
     let walker = Walker { image, keys: RandomState::new() };
     let mut window = walker.window(source, 0)?;
+    walker.check_effort(&window)?;
     walker.zero_gaps(source, &mut window, progress, sink)?;
     let digest = window.digest;
     progress.phase("write", Some(image.file_bytes));
@@ -72,7 +78,7 @@ pub(in crate::image) fn write_ranged(
 }
 
 impl Ranged<'_> {
-    fn download_error(&self, source: crate::image::source::SourceError) -> ImageError {
+    fn download_error(&self, source: SourceError) -> ImageError {
         ImageError::Download { id: self.id.to_owned(), source }
     }
 
@@ -95,6 +101,10 @@ struct Window {
     digest: u64,
     /// Bytes of the disk that are zero.
     gap_bytes: u64,
+    /// How many extents there are in all.
+    total: u64,
+    /// What walking the tables once takes.
+    effort: Effort,
 }
 
 impl Window {
@@ -117,8 +127,8 @@ impl Walker<'_> {
     fn window(&self, source: &mut dyn ImageSource, from: u64) -> Result<Window, ImageError> {
         let max = self.image.max_extents;
         let mut extents: Vec<Extent> = Vec::new();
-        let (mut next, mut gap_bytes) = (None, 0);
-        let digest = self.walk(source, &mut |piece| {
+        let (mut next, mut gap_bytes, mut total) = (None, 0, 0);
+        let (digest, effort) = self.walk(source, &mut |piece| {
             let extent = match piece {
                 Piece::Gap { len_bytes, .. } => {
                     gap_bytes += len_bytes;
@@ -126,6 +136,7 @@ impl Walker<'_> {
                 }
                 Piece::Extent(extent) => extent,
             };
+            total += 1;
             if extent.host < from || next.is_some_and(|next| extent.host >= next) {
                 return Ok(());
             }
@@ -145,7 +156,17 @@ impl Walker<'_> {
         })?;
         extents.sort_unstable();
         check_overlap(&extents, self.image.header).map_err(FormatError::Qcow2)?;
-        Ok(Window { extents, next, digest, gap_bytes })
+        Ok(Window { extents, next, digest, gap_bytes, total, effort })
+    }
+
+    /// Refuses an image whose tables have to be walked too often.
+    fn check_effort(&self, first: &Window) -> Result<(), ImageError> {
+        let Window { next, total, effort: Effort { pieces, requests, .. }, .. } = first;
+        let per_window = u64::try_from(self.image.max_extents * 3 / 4).unwrap_or(u64::MAX).max(1);
+        // A window is three quarters of what is kept, and more than one window means one more walk for the gaps.
+        let walks = if next.is_some() { total.div_ceil(per_window) + 1 } else { 1 };
+        tracing::debug!(image = self.image.id, pieces, requests, walks, "tables of the image read");
+        first.effort.check(self.image.file_bytes, walks)
     }
 
     /// Zeroes what the image does not fill.
@@ -156,6 +177,9 @@ impl Walker<'_> {
         progress: &Progress,
         sink: &mut Sink<'_>,
     ) -> Result<(), ImageError> {
+        if window.gap_bytes == 0 {
+            return Ok(());
+        }
         progress.phase("zero", Some(window.gap_bytes));
         let mut zero = |guest, len_bytes| sink.zero_now(guest, len_bytes, |step| progress.add(step));
         if window.next.is_some() {
@@ -183,33 +207,46 @@ impl Walker<'_> {
         Ok(())
     }
 
-    /// Reads all tables in the order of the disk and gives all pieces of it. Memory: one table.
-    fn walk(&self, source: &mut dyn ImageSource, visit: &mut Visit<'_>) -> Result<u64, ImageError> {
+    /// Reads all tables in the order of the disk and gives all pieces of it. Memory: a few neighbouring tables.
+    fn walk(&self, source: &mut dyn ImageSource, visit: &mut Visit<'_>) -> Result<(u64, Effort), ImageError> {
         let (image, header) = (self.image, self.image.header);
-        let invalid = |error| ImageError::Format(FormatError::Qcow2(error));
         let mut digest = self.keys.build_hasher();
+        let mut effort = Effort::default();
         let mut runs = Runs::new(header);
         self.table(0, image.header_bytes, &mut digest, visit)?;
         image.check_inside("the L1 table", header.l1_offset, header.l1_entries * 8).map_err(invalid)?;
-        let (mut guest, mut l2_tables, mut l2_bytes) = (0_u64, 0, Vec::new());
+        let (mut guest, mut l2_tables, mut near) = (0_u64, 0, Near::default());
         let mut l1_at = header.l1_offset;
         let l1_end = header.l1_offset + header.l1_entries * 8;
+        let mut l1 = Vec::new();
         while l1_at < l1_end {
-            let mut l1 = vec![0; usize::try_from((l1_end - l1_at).min(L1_STEP_BYTES)).unwrap_or_default()];
+            l1.resize(usize::try_from((l1_end - l1_at).min(L1_STEP_BYTES)).unwrap_or_default(), 0);
             source.read_exact_at(l1_at, &mut l1).map_err(|source| image.download_error(source))?;
+            effort.requests += 1;
             self.table(l1_at, &l1, &mut digest, visit)?;
-            for raw in entries(&l1) {
+            for (index, raw) in entries(&l1).enumerate() {
                 if let Some(host) = l1_entry(raw, header).map_err(invalid)? {
                     l2_tables += 1;
                     // Tables do not share a place, so this many take up this much of the file.
                     if l2_tables > image.file_bytes / header.cluster_bytes() {
                         return Err(invalid(Qcow2Error::TooManyTables));
                     }
-                    l2_bytes.resize(usize::try_from(header.l2_needed(guest) * 8).unwrap_or_default(), 0);
-                    image.check_inside("an L2 table", host, header.l2_needed(guest) * 8).map_err(invalid)?;
-                    source.read_exact_at(host, &mut l2_bytes).map_err(|source| image.download_error(source))?;
-                    self.table(host, &l2_bytes, &mut digest, visit)?;
-                    self.l2(guest, &l2_bytes, &mut runs, visit)?;
+                    let len_bytes = header.l2_needed(guest) * 8;
+                    image.check_inside("an L2 table", host, len_bytes).map_err(invalid)?;
+                    if !near.holds(host, len_bytes) {
+                        let end = self.end_of_neighbours(entries(&l1).skip(index), guest);
+                        near.read(source, host, end).map_err(|source| image.download_error(source))?;
+                        effort.requests += 1;
+                    }
+                    let l2 = near.get(host, len_bytes);
+                    self.table(host, l2, &mut digest, visit)?;
+                    self.l2(guest, l2, &mut runs, &mut |piece| {
+                        if let Piece::Extent(extent) = &piece {
+                            effort.piece(extent, header);
+                        }
+                        visit(piece)
+                    })?;
+                    effort.check(image.file_bytes, 1)?;
                 } else if let Some(piece) = runs.push_gap(guest, header.l2_coverage()) {
                     visit(piece)?;
                 }
@@ -220,7 +257,32 @@ impl Walker<'_> {
         if let Some(piece) = runs.finish() {
             visit(piece)?;
         }
-        Ok(digest.finish())
+        Ok((digest.finish(), effort))
+    }
+
+    /// Where the last of the L2 tables ends that are worth reading with the first of `tables`, entries of the L1 table
+    /// for the disk's bytes from `guest` on.
+    fn end_of_neighbours(&self, tables: impl Iterator<Item = u64>, mut guest: u64) -> u64 {
+        let header = self.image.header;
+        let (mut begin, mut end) = (None, 0_u64);
+        for raw in tables {
+            let len_bytes = header.l2_needed(guest) * 8;
+            guest = guest.saturating_add(header.l2_coverage());
+            let host = match l1_entry(raw, header) {
+                Ok(Some(host)) => host,
+                Ok(None) => continue,
+                // It is refused when its turn comes.
+                Err(_) => break,
+            };
+            let (first, next_end) = (*begin.get_or_insert(host), host.saturating_add(len_bytes));
+            let is_far = host < end || host - end > NEAR_BYTES || next_end - first > READ_BYTES;
+            // Whether the first one is within the file has been seen already.
+            if end > 0 && (is_far || next_end > self.image.file_bytes) {
+                break;
+            }
+            end = next_end;
+        }
+        end
     }
 
     /// Notes a table that has been read.
@@ -252,6 +314,37 @@ impl Walker<'_> {
             guest += header.cluster_bytes();
         }
         Ok(())
+    }
+}
+
+fn invalid(error: Qcow2Error) -> ImageError {
+    ImageError::Format(FormatError::Qcow2(error))
+}
+
+/// A part of the file with one or more tables.
+#[derive(Debug, Default)]
+struct Near {
+    begin: u64,
+    bytes: Vec<u8>,
+}
+
+impl Near {
+    fn read(&mut self, source: &mut dyn ImageSource, begin: u64, end: u64) -> Result<(), SourceError> {
+        self.begin = begin;
+        self.bytes.resize(usize::try_from(end.saturating_sub(begin)).unwrap_or_default(), 0);
+        source.read_exact_at(begin, &mut self.bytes)
+    }
+
+    fn holds(&self, host: u64, len_bytes: u64) -> bool {
+        let end = self.begin + u64::try_from(self.bytes.len()).unwrap_or_default();
+        !self.bytes.is_empty() && host >= self.begin && host + len_bytes <= end
+    }
+
+    /// A table that is held.
+    fn get(&self, host: u64, len_bytes: u64) -> &[u8] {
+        let from = usize::try_from(host.saturating_sub(self.begin)).unwrap_or(usize::MAX);
+        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+        self.bytes.get(from..).and_then(|rest| rest.get(..len)).unwrap_or_default()
     }
 }
 

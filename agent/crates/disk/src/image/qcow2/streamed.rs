@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::io::BufRead;
 
 use super::copy::{Copier, Passed, Tables};
+use super::effort::Effort;
 use super::table::{Entry, Extent, Kind, Piece, Runs, entries, l1_entry};
 use super::{Header, Qcow2Error};
 use crate::image::error::ImageError;
@@ -32,7 +33,8 @@ pub(in crate::image) fn write_streamed(
     }
     let len = u32::try_from(l1_bytes).ok().filter(|len| u64::from(*len) <= MAX_L1_BYTES);
     let len = len.ok_or(ImageError::NotSequential { reason: "its L1 table is too long" })?;
-    let mut found = Discovered { header, max_extents, ahead: BinaryHeap::new(), gaps: Vec::new() };
+    let (ahead, gaps) = (BinaryHeap::new(), Vec::new());
+    let mut found = Discovered { header, max_extents, ahead, gaps, effort: Effort::default() };
     if len > 0 {
         found.ahead.push(Reverse(Extent { host: header.l1_offset, guest: L1, len, kind: Kind::Table }));
     }
@@ -56,6 +58,7 @@ struct Discovered<'a> {
     ahead: BinaryHeap<Reverse<Extent>>,
     /// Parts of the disk without an L2 table, to be zeroed once it is clear that the image can be written.
     gaps: Vec<(u64, u64)>,
+    effort: Effort,
 }
 
 impl Discovered<'_> {
@@ -113,6 +116,8 @@ impl Discovered<'_> {
         if self.ahead.len() >= self.max_extents {
             return Err(ImageError::NotSequential { reason: "its tables describe too much that comes later" });
         }
+        self.effort.piece(&extent, self.header);
+        self.effort.check(passed.position, 1)?;
         self.ahead.push(Reverse(extent));
         Ok(())
     }
@@ -132,5 +137,39 @@ impl Tables for Discovered<'_> {
             return Err(ImageError::Broken(Qcow2Error::CutShort { offset: extent.host }));
         }
         if extent.guest == L1 { self.l1(bytes, passed) } else { self.l2(extent, bytes, passed, sink) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::unpack::Compression;
+
+    #[test]
+    fn a_file_of_countless_pieces_is_given_up() {
+        let header = Header {
+            version: 3,
+            cluster_bits: 9,
+            virtual_bytes: 1 << 40,
+            l1_offset: 512,
+            l1_entries: 1,
+            compression: Compression::Deflate,
+            header_bytes: 112,
+        };
+        for (step, position, fails) in [(512, 0, true), (512, 8 << 30, false), (0, 0, false)] {
+            let (ahead, gaps) = (BinaryHeap::new(), Vec::new());
+            let mut found = Discovered { header: &header, max_extents: 10, ahead, gaps, effort: Effort::default() };
+            let passed = Passed { position, oldest: position };
+            let result: Result<(), ImageError> = (1..=300_000).try_for_each(|piece| {
+                let (host, guest) = (position + piece * 512, piece * step);
+                // Compressed clusters near each other are no pieces of their own.
+                let kind = if step == 0 { Kind::Packed } else { Kind::Data };
+                found.promise(Extent { host, guest, len: 1, kind }, passed)?;
+                found.ahead.clear();
+                Ok(())
+            });
+            assert_eq!(result.is_err(), fails, "{step} {position}");
+            assert!(result.is_ok() || matches!(result, Err(ImageError::Scattered { limit: 262_144, .. })));
+        }
     }
 }

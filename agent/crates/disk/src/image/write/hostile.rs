@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::*;
 use crate::image::target::is_zero;
-use crate::image::testing::{TestSource, disk_content, progress, qcow2, spec};
+use crate::image::testing::{TestSource, disk_content, progress, qcow2, shuffled, spec, tiny_clusters};
 
 const HEAD: usize = 1 << 20;
 const DISK: u64 = 3 << 20;
@@ -90,6 +90,47 @@ fn clusters_piled_up_in_one_place_end_with_an_error() {
     let mut source = TestSource::ranged(file.clone());
     let result = write_within(&mut source, &spec(&file, None), &disk.open().unwrap(), &progress(), 30);
     assert!(result.is_err());
+}
+
+/// Every window asks for all tables, so that their number must not be that of the requests.
+#[test]
+fn tiny_clusters_in_any_order_arrive_with_few_requests() {
+    const TABLES: u64 = 200;
+    let tables: Vec<u64> = (0..TABLES).collect();
+    let file = tiny_clusters(&tables, &shuffled(TABLES, TABLES * 65));
+    let mut want = vec![0; 200 * 64 * 512];
+    for (number, cluster) in (0_u64..).zip(want.chunks_exact_mut(512)) {
+        cluster[..8].copy_from_slice(&number.to_be_bytes());
+    }
+    let disk = TestDisk::used(8 << 20).unwrap();
+    let mut source = TestSource::ranged(file.clone());
+    write_within(&mut source, &spec(&file, None), &disk.open().unwrap(), &progress(), 4000).unwrap();
+    assert!(disk.bytes(0, want.len()).unwrap() == want);
+    // 5 windows of two requests each, and the header.
+    assert!(source.range_requests <= 20, "{}", source.range_requests);
+}
+
+/// What would take hours is refused in a moment, and before anything is written.
+#[test]
+fn a_file_cut_into_countless_pieces_is_refused_at_once() {
+    const TABLES: u64 = 4097;
+    let front: Vec<u64> = (0..TABLES).collect();
+    // Tables in falling order, none of them read together with another.
+    let back: Vec<u64> = (0..65_600).rev().collect();
+    for (name, file, want) in [
+        ("pieces", tiny_clusters(&front, &shuffled(TABLES, TABLES * 65)), "more than 262144 pieces of data"),
+        ("tables", tiny_clusters(&back, &[]), "more than 65536 requests for its tables"),
+    ] {
+        let disk = TestDisk::zeroed(4 << 30).unwrap();
+        let dev = disk.open().unwrap();
+        dev.write_at(0, &[OLD_DATA; 512]).unwrap();
+        let mut source = TestSource::ranged(file.clone());
+        let error = write_image(&mut source, &spec(&file, None), &dev, &progress()).expect_err(name);
+        let text = chain(&error);
+        assert!(text.contains(want) && text.contains("qemu-img convert"), "{name}: {text}");
+        assert_eq!(error.class(), ErrorClass::InvalidImage, "{name}");
+        assert_eq!(disk.bytes(0, 512).unwrap(), [OLD_DATA; 512], "{name}: something was written");
+    }
 }
 
 /// A disk that takes no more from its middle on: a memory file that may not grow.
