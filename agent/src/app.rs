@@ -210,14 +210,18 @@ impl App {
     }
 
     /// Takes over the node as the conductor knows it now: hints and settings may have changed since the last time.
-    pub fn remember_node(&self, node: Node) {
+    ///
+    /// Its config drive is not kept: it also comes as an argument, and is large.
+    pub fn remember_node(&self, mut node: Node) {
+        node.forget_configdrive();
         *self.services.node.lock().unwrap_or_else(PoisonError::into_inner) = Some(node.clone());
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Some(node);
     }
 
     /// Takes over the node of a command and, the first time for a UUID, waits for its root disk, so that no slow
     /// controller's disks are missed by a step (protocol section 7). The first heartbeat does not wait for that.
-    pub fn adopt_node(&self, node: Node) {
+    pub fn adopt_node(&self, mut node: Node) {
+        node.forget_configdrive();
         let is_new = {
             let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
             let uuid = node.uuid().map(str::to_owned);

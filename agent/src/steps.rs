@@ -48,40 +48,35 @@ pub fn list(context: &Context, kind: StepKind, params: ListParams) -> Result<Val
     }))
 }
 
-/// A node whose hints and settings can be understood, without what is too large to keep.
-fn understood(mut node: Node) -> Result<Node, CommandError> {
+/// A node whose hints and settings can be understood.
+fn understood(node: Node) -> Result<Node, CommandError> {
     node.check_shape().map_err(|problem| CommandError::new(ErrorClass::CommandExecution, problem))?;
-    node.forget_configdrive();
     Ok(node)
 }
 
-/// Runs a step and echoes it: the conductor takes a different step, or none, for "not finished yet".
+/// Runs a step and echoes it: the conductor takes a different step, or none, for "not finished yet". Secrets in its
+/// arguments are masked as the conductor itself masks them; it compares the step's name and interface only.
 ///
 /// # Errors
 /// `VersionMismatch`, a malformed step, or whatever the step reports.
 pub fn execute(context: &Context, kind: StepKind, params: ExecuteParams) -> Result<Value, CommandError> {
     let app = &context.app;
-    let ExecuteParams { step, node, ports, mut rest } = params;
+    let ExecuteParams { mut step, node, ports, mut rest } = params;
     app.adopt_node(understood(node)?);
     let version = rest.remove(&format!("{}_version", kind.word()));
     ferric_hardware::version::check(&app.registry.versions(), version.as_ref())?;
-    let Some(name) = step.get("step").and_then(Value::as_str) else {
+    let Some(name) = step.get("step").and_then(Value::as_str).map(str::to_owned) else {
         return Err(CommandError::new(
             ErrorClass::CommandExecution,
             format!("Malformed {}_step, no \"step\" key: {}", kind.word(), Value::Object(step)),
         ));
     };
-    let mut args = rest;
-    match step.get("args") {
-        None | Some(Value::Null) => {}
-        Some(Value::Object(given)) => args.extend(given.clone()),
-        Some(other) => {
-            return Err(CommandError::new(
-                ErrorClass::CommandExecution,
-                format!("Malformed {}_step, \"args\" is {other} where an object was expected", kind.word()),
-            ));
-        }
-    }
+    let args = StepArgs::take(&mut step, rest).map_err(|other| {
+        CommandError::new(
+            ErrorClass::CommandExecution,
+            format!("Malformed {}_step, \"args\" is {other} where an object was expected", kind.word()),
+        )
+    })?;
     let settings = app.settings();
     let node = app.node().unwrap_or_default();
     let step_context = StepContext {
@@ -93,9 +88,122 @@ pub fn execute(context: &Context, kind: StepKind, params: ExecuteParams) -> Resu
         settings: &settings,
         services: app.services(),
     };
-    let result = app.registry.execute(kind, name, &step_context, args)?;
-    Ok(json!({
-        format!("{}_result", kind.word()): result,
-        format!("{}_step", kind.word()): step,
-    }))
+    let result = app.registry.execute(kind, &name, &step_context, args.all())?;
+    args.give_back(&mut step);
+    // By hand: `json!` would copy what it is given.
+    Ok(Value::Object(Map::from_iter([
+        (format!("{}_result", kind.word()), result),
+        (format!("{}_step", kind.word()), Value::Object(step)),
+    ])))
+}
+
+/// Arguments of a step: those inside it and those beside it, of which the inner ones win. They are moved, not copied: a
+/// config drive among them may have megabytes.
+#[derive(Debug)]
+struct StepArgs {
+    all: Map<String, Value>,
+    /// Names of those inside the step, in order; `None` when it had no `args`.
+    inner: Option<Vec<String>>,
+}
+
+impl StepArgs {
+    /// What stands in place of a secret.
+    const MASK: &str = "******";
+    /// Arguments, and keys of arguments, that are nobody's business once the step has been done; the config drive would
+    /// also take megabytes of memory as long as the agent lives.
+    const SECRETS: [&str; 3] = ["configdrive", "image_server_password", "image_request_authorization"];
+
+    /// Takes the arguments out of a step, whose `args` are empty until [`StepArgs::give_back`].
+    ///
+    /// # Errors
+    /// What stands in `args` when it is no object.
+    fn take(step: &mut Map<String, Value>, mut beside: Map<String, Value>) -> Result<Self, Value> {
+        let inner = match step.get_mut("args") {
+            None | Some(Value::Null) => return Ok(Self { all: beside, inner: None }),
+            Some(Value::Object(args)) => std::mem::take(args),
+            Some(other) => return Err(other.take()),
+        };
+        let names = inner.keys().cloned().collect();
+        beside.extend(inner);
+        Ok(Self { all: beside, inner: Some(names) })
+    }
+
+    /// All of them.
+    const fn all(&self) -> &Map<String, Value> {
+        &self.all
+    }
+
+    /// Makes the step what it was, but for secrets.
+    fn give_back(mut self, step: &mut Map<String, Value>) {
+        if let Some(names) = self.inner {
+            let mut args: Map<String, Value> =
+                names.into_iter().filter_map(|name| self.all.remove_entry(&name)).collect();
+            mask(&mut args);
+            args.values_mut().filter_map(Value::as_object_mut).for_each(mask);
+            step.insert("args".to_owned(), Value::Object(args));
+        }
+    }
+}
+
+fn mask(object: &mut Map<String, Value>) {
+    for key in StepArgs::SECRETS {
+        if let Some(value) = object.get_mut(key).filter(|value| !value.is_null()) {
+            *value = StepArgs::MASK.into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> Map<String, Value> {
+        let Value::Object(object) = value else { panic!("{value} is no object") };
+        object
+    }
+
+    #[test]
+    fn arguments_inside_the_step_win_and_the_step_is_given_back_unchanged() {
+        for (step, all) in [
+            (
+                json!({"step": "s", "args": {"b": 1, "a": {"c": null}}, "priority": 1}),
+                json!({"a": {"c": null}, "b": 1, "x": 3}),
+            ),
+            (json!({"step": "s", "args": {}}), json!({"a": 9, "x": 3})),
+            (json!({"step": "s", "args": null}), json!({"a": 9, "x": 3})),
+            (json!({"step": "s"}), json!({"a": 9, "x": 3})),
+        ] {
+            let mut given = object(step.clone());
+            let args = StepArgs::take(&mut given, object(json!({"a": 9, "x": 3}))).unwrap();
+            assert_eq!(Value::Object(args.all().clone()), all, "{step}");
+            args.give_back(&mut given);
+            // As text: the order of the keys counts too.
+            assert_eq!(Value::Object(given).to_string(), step.to_string());
+        }
+    }
+
+    #[test]
+    fn secrets_are_masked_in_what_is_echoed() {
+        let drive = json!({"step": "write_image", "args": {
+            "image_info": {"id": "i", "configdrive": "H4sI", "image_server_password": "p", "image_request_authorization": null},
+            "configdrive": "H4sI",
+        }});
+        let mut step = object(drive);
+        let args = StepArgs::take(&mut step, Map::new()).unwrap();
+        assert_eq!(args.all()["configdrive"], "H4sI");
+        args.give_back(&mut step);
+        let masked = json!({"step": "write_image", "args": {
+            "image_info": {
+                "id": "i", "configdrive": "******", "image_server_password": "******", "image_request_authorization": null,
+            },
+            "configdrive": "******",
+        }});
+        assert_eq!(Value::Object(step), masked);
+    }
+
+    #[test]
+    fn arguments_that_are_no_object_are_refused() {
+        let wrong = StepArgs::take(&mut object(json!({"args": [1]})), Map::new()).unwrap_err();
+        assert_eq!(wrong, json!([1]));
+    }
 }

@@ -9,6 +9,8 @@ mod boot;
 #[cfg(test)]
 mod clean;
 #[cfg(test)]
+mod config_drives;
+#[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod deploy_faults;

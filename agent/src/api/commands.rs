@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use ferric_types::CommandRecord;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -59,7 +59,9 @@ fn waits(query: Option<&str>) -> bool {
 }
 
 async fn read(mut body: Incoming) -> Result<Bytes, ApiError> {
-    let mut bytes = BytesMut::new();
+    // Room for what is announced, so that a large body is not moved while it grows.
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let mut bytes = BytesMut::with_capacity(announced.min(MAX_BODY_BYTES));
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| ApiError::Body(error.to_string()))?;
         if let Ok(data) = frame.into_data() {

@@ -41,7 +41,9 @@ pub enum ApiError {
     #[error("408 Request Timeout: the request body did not arrive within {0} s")]
     Slow(u64),
     /// 413: the body is too large.
-    #[error("413 Request Entity Too Large: the request body is larger than {0} bytes")]
+    #[error(
+        "413 Request Entity Too Large: the request body is larger than {0} bytes; the way for a larger config drive is a URL"
+    )]
     TooLarge(usize),
     /// 500: a bug of ours.
     #[error("500 Internal Server Error: {0}")]

@@ -1,5 +1,6 @@
 //! The shape of a command and of the compile-time table of extensions.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use ferric_types::{CommandError, ErrorClass, Progress};
@@ -36,7 +37,7 @@ pub trait Command: 'static {
     /// Parameters, as the object under `params`. Use `deny_unknown_fields` unless the specification says otherwise.
     type Params: DeserializeOwned + Send + 'static;
     /// What the record shows as the result.
-    type Reply: Serialize;
+    type Reply: Serialize + 'static;
 
     /// Checks parameters before the command is accepted. An error of an invalid-content class is answered with
     /// HTTP 400 and leaves no record; any other becomes a failed record.
@@ -89,9 +90,18 @@ fn prepare<C: Command>(context: &Context, params: Map<String, Value>) -> Result<
     C::validate(context, &params)?;
     Ok(Box::new(move |context| {
         let reply = C::run(context, params)?;
-        serde_json::to_value(reply)
+        to_value(reply)
             .map_err(|error| CommandError::new(ErrorClass::CommandExecution, format!("result of {}: {error}", C::NAME)))
     }))
+}
+
+/// A reply as a JSON value. One that is a value already is not copied: logs have megabytes.
+fn to_value<R: Serialize + 'static>(reply: R) -> serde_json::Result<Value> {
+    let mut reply = Some(reply);
+    match (&mut reply as &mut dyn Any).downcast_mut::<Option<Value>>().and_then(Option::take) {
+        Some(value) => Ok(value),
+        None => serde_json::to_value(reply),
+    }
 }
 
 /// A namespace of commands.

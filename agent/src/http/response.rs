@@ -85,7 +85,9 @@ impl Response {
         if self.content_length().is_some_and(|length| length > limit_bytes) {
             return Err(too_large(&self.url));
         }
-        let mut whole = BytesMut::new();
+        // Room for what is announced, so that a large body is not moved while it grows.
+        let announced = self.content_length().and_then(|length| usize::try_from(length).ok()).unwrap_or_default();
+        let mut whole = BytesMut::with_capacity(announced);
         while let Some(piece) = self.chunk().await? {
             let length = u64::try_from(whole.len() + piece.len()).unwrap_or(u64::MAX);
             if length > limit_bytes {

@@ -111,7 +111,7 @@ pub struct ArgInfo {
 }
 
 /// What a step does. The arguments are those of the step as the conductor sent them.
-pub type StepFn = fn(&StepContext<'_>, Map<String, Value>) -> Result<Value, CommandError>;
+pub type StepFn = fn(&StepContext<'_>, &Map<String, Value>) -> Result<Value, CommandError>;
 
 /// A unit of work that a conductor can ask for.
 #[derive(Debug, Clone, Copy)]

@@ -9,6 +9,7 @@ use crate::error::{CommandError, ErrorClass};
 use crate::secret::Secret;
 
 /// Image to write. Every key may be null; unknown keys are ignored, since Ironic adds some from time to time.
+/// `configdrive` is left where it is: it is large, and comes a second time as an argument.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct ImageInfo {
@@ -42,8 +43,6 @@ pub struct ImageInfo {
     pub no_proxy: Option<String>,
     /// Node the image is for.
     pub node_uuid: Option<String>,
-    /// Config drive when it is not an argument of its own.
-    pub configdrive: Option<Value>,
     /// `partition` for a partition image; absent for whole-disk images.
     pub image_type: Option<String>,
     /// Boot mode of a partition image.
@@ -76,8 +75,8 @@ impl ImageInfo {
                 return Err(invalid(format!("Image '{key}' must be a non-empty string.")));
             }
         }
-        let info: Self = serde_json::from_value(value.clone())
-            .map_err(|error| invalid(format!("Image info is malformed: {error}")))?;
+        let info: Self =
+            Self::deserialize(value).map_err(|error| invalid(format!("Image info is malformed: {error}")))?;
         if info.os_hash_algo.is_some() != info.os_hash_value.is_some() {
             return Err(invalid("Image 'os_hash_algo' and 'os_hash_value' fields must be set together."));
         }

@@ -109,7 +109,7 @@ impl Target {
     /// One try at a small file.
     pub(super) async fn get_small(&self, limit: u64) -> Result<Vec<u8>, Failure> {
         match self.ask_whole().await?.bytes(limit).await {
-            Ok(bytes) => Ok(bytes.to_vec()),
+            Ok(bytes) => Ok(Vec::from(bytes)),
             Err(HttpError::TooLarge { .. }) => {
                 Err(Failure::Final(SourceError::TooLarge { url: self.shown.clone(), limit }))
             }

@@ -1,13 +1,11 @@
 //! Config drives: reading what the conductor sends, and putting it on the disk (deploy section 7).
 
+mod encoding;
 mod payload;
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 
-use base64::alphabet;
-use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use base64::read::DecoderReader;
 use ferric_sys::block_dev::{BlockDev, BlockDevError};
 use ferric_types::ErrorClass;
 
@@ -30,12 +28,6 @@ const MAX_DOWNLOAD_BYTES: u64 = MAX_BYTES / 3 * 4 + (1 << 20);
 /// Bytes copied at a time.
 const COPY_BYTES: usize = 256 << 10;
 
-/// Padding may be missing: some clients leave it out.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
-);
-
 /// A config drive could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigDriveError {
@@ -48,7 +40,18 @@ pub enum ConfigDriveError {
         #[source]
         source: SourceError,
     },
-    /// Inline content that is no base64.
+    /// It is on a server and does not fit into memory, where it is unpacked and checked before the disk is touched.
+    #[error(
+        "the config drive for node {node} does not fit into the {} MiB of memory that this machine can spare",
+        memory_bytes >> 20
+    )]
+    NoMemory {
+        /// Node.
+        node: String,
+        /// Memory that can be spared.
+        memory_bytes: u64,
+    },
+    /// Content that is no base64.
     #[error(
         "Config drive for node {node} is not base64 encoded or the content is malformed. Expected base64 of a \
          gzip-compressed ISO 9660 or FAT image, or an http(s) URL of one"
@@ -152,59 +155,40 @@ impl ConfigDriveError {
 }
 
 /// Turns what the conductor sent into the image of a file system: base64 of gzip, or a URL of that or of the image
-/// itself. `request` makes a request of a URL, so that it gets the settings of the image's download.
+/// itself. `request` makes a request of a URL, so that it gets the settings of the image's download. What a URL holds may
+/// take up to `memory_bytes`.
 ///
 /// # Errors
 /// All but those of writing.
-pub fn decode(
-    input: &str,
+pub fn decode<'a>(
+    input: &'a str,
     node: &str,
+    memory_bytes: u64,
     fetch: &dyn Fetch,
     request: impl FnOnce(&str) -> FetchRequest,
-) -> Result<Payload, ConfigDriveError> {
+) -> Result<Payload<'a>, ConfigDriveError> {
     let is_url = input.starts_with("http://") || input.starts_with("https://");
-    let stored = if is_url {
-        let text = fetch
-            .get(&request(input), MAX_DOWNLOAD_BYTES)
-            .map_err(|source| ConfigDriveError::Download { node: node.to_owned(), source })?;
-        // A URL may hold the image itself.
-        from_base64(&text).unwrap_or(text)
+    let payload = if is_url {
+        let limit = MAX_DOWNLOAD_BYTES.min(memory_bytes);
+        let content = fetch.get(&request(input), limit).map_err(|source| match source {
+            SourceError::TooLarge { .. } if limit == MAX_DOWNLOAD_BYTES => {
+                ConfigDriveError::TooLarge { node: node.to_owned() }
+            }
+            SourceError::TooLarge { .. } => ConfigDriveError::NoMemory { node: node.to_owned(), memory_bytes },
+            source => ConfigDriveError::Download { node: node.to_owned(), source },
+        })?;
+        Payload::downloaded(content, MAX_BYTES)
     } else {
-        from_base64(input.as_bytes()).map_err(|source| ConfigDriveError::NotBase64 { node: node.to_owned(), source })?
+        Payload::text(input.as_bytes(), MAX_BYTES)
     };
-    let payload = if is_url && !Payload::is_gzip(&stored) {
-        Payload::plain(stored)
-    } else {
-        Payload::packed(stored, MAX_BYTES).map_err(|source| ConfigDriveError::Gzip { node: node.to_owned(), source })?
-    };
+    let payload = payload.map_err(|source| match encoding::is_malformed(&source) {
+        true => ConfigDriveError::NotBase64 { node: node.to_owned(), source },
+        false => ConfigDriveError::Gzip { node: node.to_owned(), source },
+    })?;
     if payload.size_bytes() > MAX_BYTES {
         return Err(ConfigDriveError::TooLarge { node: node.to_owned() });
     }
     Ok(payload)
-}
-
-/// Decodes base64 with white space in it, without a second copy of the text.
-fn from_base64(text: &[u8]) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    DecoderReader::new(WithoutSpace(text), &BASE64).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Text as it is, but for its white space.
-struct WithoutSpace<'a>(&'a [u8]);
-
-impl Read for WithoutSpace<'_> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let mut count = 0;
-        while let (Some(place), Some((byte, rest))) = (buf.get_mut(count), self.0.split_first()) {
-            self.0 = rest;
-            if !byte.is_ascii_whitespace() {
-                *place = *byte;
-                count += 1;
-            }
-        }
-        Ok(count)
-    }
 }
 
 /// Puts a config drive on a disk: into the image's own partition labelled `config-2`, or into a new one of 64 MiB at
@@ -213,7 +197,7 @@ impl Read for WithoutSpace<'_> {
 ///
 /// # Errors
 /// All but those of reading.
-pub fn write(dev: &BlockDev, image: &Payload, node: &str, rebuild: bool) -> Result<Partition, ConfigDriveError> {
+pub fn write(dev: &BlockDev, image: &Payload<'_>, node: &str, rebuild: bool) -> Result<Partition, ConfigDriveError> {
     let partition = place(dev, image.size_bytes(), node)?;
     let is_iso = matches!(iso9660::label(&mut image.reader()), Ok(Some(_)));
     if is_iso && (rebuild || dev.logical_sector() > 2048) {
@@ -235,7 +219,7 @@ fn failed<'a>(dev: &'a BlockDev, node: &'a str) -> impl Fn(BlockDevError) -> Con
 }
 
 /// Writes the image as it is.
-fn copy(dev: &BlockDev, image: &Payload, partition: &Partition, node: &str) -> Result<(), ConfigDriveError> {
+fn copy(dev: &BlockDev, image: &Payload<'_>, partition: &Partition, node: &str) -> Result<(), ConfigDriveError> {
     let unreadable = |source| ConfigDriveError::Gzip { node: node.to_owned(), source };
     let mut reader = image.reader();
     let mut buffer = vec![0; COPY_BYTES];
@@ -287,7 +271,7 @@ fn place(dev: &BlockDev, len_bytes: u64, node: &str) -> Result<Partition, Config
 }
 
 /// Makes a FAT file system in the partition and copies the tree of an ISO 9660 image into it.
-fn write_fat(dev: &BlockDev, image: &Payload, partition: &Partition) -> io::Result<()> {
+fn write_fat(dev: &BlockDev, image: &Payload<'_>, partition: &Partition) -> io::Result<()> {
     let mut image = image.reader();
     let (directories, mut files) = iso9660::tree(&mut image)?;
     // Reading forward is what a compressed image is good at.

@@ -1,23 +1,35 @@
-//! A config drive as it came, unpacked anew whenever it is read: its content may have 64 MiB, which a machine with 128 MiB
-//! has not to spare.
+//! A config drive as it came, decoded and unpacked anew whenever it is read: its content may have 64 MiB, which a machine
+//! with 128 MiB has not to spare.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
 use flate2::read::MultiGzDecoder;
 
+use super::encoding;
+
 /// The first bytes of a gzip stream (RFC 1952).
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-/// The image of a file system, perhaps compressed.
+/// The image of a file system, perhaps compressed and encoded.
 #[derive(Clone)]
-pub struct Payload {
-    stored: Vec<u8>,
-    is_packed: bool,
+pub struct Payload<'a> {
+    stored: Cow<'a, [u8]>,
+    form: Form,
     size_bytes: u64,
 }
 
-impl fmt::Debug for Payload {
+/// How an image is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Gzip,
+    /// base64 of gzip.
+    Text,
+}
+
+impl fmt::Debug for Payload<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // What is in it is the tenant's own.
         f.debug_struct("Payload")
@@ -27,26 +39,40 @@ impl fmt::Debug for Payload {
     }
 }
 
-impl Payload {
+impl<'a> Payload<'a> {
     /// The image itself.
-    pub fn plain(image: Vec<u8>) -> Self {
-        let size_bytes = u64::try_from(image.len()).unwrap_or(u64::MAX);
-        Self { stored: image, is_packed: false, size_bytes }
+    pub fn plain(image: impl Into<Cow<'a, [u8]>>) -> Self {
+        let stored = image.into();
+        let size_bytes = u64::try_from(stored.len()).unwrap_or(u64::MAX);
+        Self { stored, form: Form::Plain, size_bytes }
     }
 
-    /// The gzip-compressed image, unpacked once to learn its size; it ends after `limit` bytes and one.
+    /// What a server gave: an image, gzip of one, or base64 of that.
     ///
     /// # Errors
-    /// It is no gzip, or is damaged.
-    pub(super) fn packed(gzip: Vec<u8>, limit: u64) -> io::Result<Self> {
-        let mut payload = Self { stored: gzip, is_packed: true, size_bytes: 0 };
-        payload.size_bytes = io::copy(&mut payload.reader().take(limit + 1), &mut io::sink())?;
-        Ok(payload)
+    /// As [`Payload::text`].
+    pub(super) fn downloaded(content: Vec<u8>, limit: u64) -> io::Result<Self> {
+        if content.starts_with(&GZIP_MAGIC) {
+            Self { stored: content.into(), form: Form::Gzip, size_bytes: 0 }.measured(limit)
+        } else if encoding::is_text(&content) {
+            Self::text(content, limit)
+        } else {
+            Ok(Self::plain(content))
+        }
     }
 
-    /// Whether bytes are compressed.
-    pub(super) fn is_gzip(bytes: &[u8]) -> bool {
-        bytes.starts_with(&GZIP_MAGIC)
+    /// base64 of gzip, unpacked once to learn the image's size; it ends after `limit` bytes and one.
+    ///
+    /// # Errors
+    /// It is no base64 ([`encoding::is_malformed`]), no gzip, or is damaged.
+    pub(super) fn text(text: impl Into<Cow<'a, [u8]>>, limit: u64) -> io::Result<Self> {
+        Self { stored: text.into(), form: Form::Text, size_bytes: 0 }.measured(limit)
+    }
+
+    fn measured(mut self, limit: u64) -> io::Result<Self> {
+        let size_bytes = io::copy(&mut self.reader().take(limit + 1), &mut io::sink())?;
+        self.size_bytes = size_bytes;
+        Ok(self)
     }
 
     /// Size of the image.
@@ -56,14 +82,25 @@ impl Payload {
 
     /// The image from its beginning.
     pub(super) fn reader(&self) -> Reader<'_> {
-        let stream = if self.is_packed {
-            Stream::Packed { gzip: &self.stored, decoder: Box::new(MultiGzDecoder::new(&self.stored)), position: 0 }
-        } else {
-            Stream::Plain(Cursor::new(&self.stored))
+        let stream = match self.unpacked() {
+            None => Stream::Plain(Cursor::new(&self.stored)),
+            Some(decoder) => Stream::Packed { payload: self, decoder, position: 0 },
         };
         Reader { stream, size_bytes: self.size_bytes }
     }
+
+    /// The image, when it is not stored as it is.
+    fn unpacked(&self) -> Option<Unpacked<'_>> {
+        let gzip: Box<dyn Read + '_> = match self.form {
+            Form::Plain => return None,
+            Form::Gzip => Box::new(self.stored.as_ref()),
+            Form::Text => Box::new(encoding::decode(&self.stored)),
+        };
+        Some(Box::new(MultiGzDecoder::new(gzip)))
+    }
 }
+
+type Unpacked<'a> = Box<MultiGzDecoder<Box<dyn Read + 'a>>>;
 
 /// Reads a payload. Seeking back in a compressed one begins anew and skips.
 pub(super) struct Reader<'a> {
@@ -73,7 +110,7 @@ pub(super) struct Reader<'a> {
 
 enum Stream<'a> {
     Plain(Cursor<&'a [u8]>),
-    Packed { gzip: &'a [u8], decoder: Box<MultiGzDecoder<&'a [u8]>>, position: u64 },
+    Packed { payload: &'a Payload<'a>, decoder: Unpacked<'a>, position: u64 },
 }
 
 impl Read for Reader<'_> {
@@ -91,9 +128,9 @@ impl Read for Reader<'_> {
 
 impl Seek for Reader<'_> {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        let (gzip, decoder, position) = match &mut self.stream {
+        let (payload, decoder, position) = match &mut self.stream {
             Stream::Plain(cursor) => return cursor.seek(to),
-            Stream::Packed { gzip, decoder, position } => (gzip, decoder, position),
+            Stream::Packed { payload, decoder, position } => (payload, decoder, position),
         };
         let target = match to {
             SeekFrom::Start(offset) => Some(offset),
@@ -102,7 +139,7 @@ impl Seek for Reader<'_> {
         };
         let target = target.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         if target < *position {
-            **decoder = MultiGzDecoder::new(gzip);
+            *decoder = payload.unpacked().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
             *position = 0;
         }
         *position += io::copy(&mut decoder.by_ref().take(target - *position), &mut io::sink())?;
@@ -115,20 +152,28 @@ impl Seek for Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
     use flate2::Compression;
     use flate2::write::GzEncoder;
     use std::io::Write;
 
-    fn both(image: &[u8]) -> [Payload; 2] {
+    fn gzip(image: &[u8]) -> Vec<u8> {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
         gzip.write_all(image).unwrap();
-        [Payload::plain(image.to_vec()), Payload::packed(gzip.finish().unwrap(), 1 << 20).unwrap()]
+        gzip.finish().unwrap()
+    }
+
+    fn all(image: &[u8]) -> [Payload<'static>; 3] {
+        let gzip = gzip(image);
+        let text = STANDARD.encode(&gzip).into_bytes();
+        [image.to_vec(), gzip, text].map(|content| Payload::downloaded(content, 1 << 20).unwrap())
     }
 
     #[test]
     fn any_place_is_read_in_any_order() {
         let image: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
-        for payload in both(&image) {
+        for payload in all(&image) {
             assert_eq!(payload.size_bytes(), 400_000);
             let mut reader = payload.reader();
             for place in [300_000, 8, 0, 399_996, 4] {
@@ -147,8 +192,6 @@ mod tests {
 
     #[test]
     fn nothing_beyond_the_limit_is_unpacked() {
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-        gzip.write_all(&vec![0; 1 << 20]).unwrap();
-        assert_eq!(Payload::packed(gzip.finish().unwrap(), 1000).unwrap().size_bytes(), 1001);
+        assert_eq!(Payload::downloaded(gzip(&vec![0; 1 << 20]), 1000).unwrap().size_bytes(), 1001);
     }
 }

@@ -1,6 +1,7 @@
 use std::process::Command;
 
 use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use ferric_sys::block_dev::Access;
 use ferric_sys::testing::disk::TestDisk;
 use flate2::Compression;
@@ -20,8 +21,10 @@ impl Fetch for OneFile {
         unreachable!("config drives are small files")
     }
 
-    fn get(&self, _request: &FetchRequest, limit: u64) -> Result<Vec<u8>, SourceError> {
-        assert!(u64::try_from(self.0.len()).unwrap() <= limit);
+    fn get(&self, request: &FetchRequest, limit: u64) -> Result<Vec<u8>, SourceError> {
+        if u64::try_from(self.0.len()).unwrap() > limit {
+            return Err(SourceError::TooLarge { url: request.url.clone(), limit });
+        }
         Ok(self.0.clone())
     }
 }
@@ -59,10 +62,10 @@ fn iso() -> Vec<u8> {
 fn packed(image: &[u8]) -> String {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
     gzip.write_all(image).unwrap();
-    BASE64.encode(gzip.finish().unwrap())
+    STANDARD.encode(gzip.finish().unwrap())
 }
 
-fn content(payload: &Payload) -> Vec<u8> {
+fn content(payload: &Payload<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     payload.reader().read_to_end(&mut bytes).unwrap();
     bytes
@@ -95,25 +98,36 @@ fn inline_and_downloaded_content_give_the_same_image() {
     let iso = iso();
     let text = packed(&iso);
     let none = OneFile(Vec::new());
-    assert_eq!(content(&decode(&text, "n", &none, request).unwrap()), iso);
+    assert_eq!(content(&decode(&text, "n", u64::MAX, &none, request).unwrap()), iso);
     let wrapped: String =
         text.as_bytes().chunks(76).map(|line| format!("{}\n", std::str::from_utf8(line).unwrap())).collect();
-    assert_eq!(content(&decode(&wrapped, "n", &none, request).unwrap()), iso);
+    assert_eq!(content(&decode(&wrapped, "n", u64::MAX, &none, request).unwrap()), iso);
     for body in [text.into_bytes(), iso.clone()] {
-        assert_eq!(content(&decode("http://x/configdrive", "n", &OneFile(body), request).unwrap()), iso);
+        assert_eq!(content(&decode("http://x/configdrive", "n", u64::MAX, &OneFile(body), request).unwrap()), iso);
     }
 }
 
 #[test]
 fn malformed_and_oversized_content_is_refused() {
     let none = OneFile(Vec::new());
-    assert!(matches!(decode("not base64!", "n", &none, request), Err(ConfigDriveError::NotBase64 { .. })));
-    assert!(matches!(decode("aGVsbG8=", "n", &none, request), Err(ConfigDriveError::Gzip { .. })));
+    assert!(matches!(decode("not base64!", "n", u64::MAX, &none, request), Err(ConfigDriveError::NotBase64 { .. })));
+    assert!(matches!(decode("aGVsbG8=", "n", u64::MAX, &none, request), Err(ConfigDriveError::Gzip { .. })));
     let mut cut = packed(&iso());
     cut.truncate(cut.len() / 8 * 4);
-    assert!(matches!(decode(&cut, "n", &none, request), Err(ConfigDriveError::Gzip { .. })));
+    assert!(matches!(decode(&cut, "n", u64::MAX, &none, request), Err(ConfigDriveError::Gzip { .. })));
     let bomb = packed(&vec![0_u8; 65 << 20]);
-    assert!(matches!(decode(&bomb, "n", &none, request), Err(ConfigDriveError::TooLarge { .. })));
+    assert!(matches!(decode(&bomb, "n", u64::MAX, &none, request), Err(ConfigDriveError::TooLarge { .. })));
+    let url = |size: usize, memory| decode("http://x/c", "n", memory, &OneFile(vec![0; size]), request);
+    assert!(matches!(url(65 << 20, u64::MAX), Err(ConfigDriveError::TooLarge { .. })));
+    assert!(matches!(url(90 << 20, u64::MAX), Err(ConfigDriveError::TooLarge { .. })));
+    let error = url(9 << 20, 8 << 20).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the config drive for node n does not fit into the 8 MiB of memory that this machine can spare"
+    );
+    // Only base64, but not whole: never taken for the image of a file system.
+    let cut = OneFile(b"AAAAA".to_vec());
+    assert!(matches!(decode("http://x/c", "n", u64::MAX, &cut, request), Err(ConfigDriveError::NotBase64 { .. })));
 }
 
 #[test]
@@ -121,7 +135,8 @@ fn a_new_partition_at_the_end_holds_the_image_and_a_second_time_it_is_reused() {
     let disk = gpt_disk(256 * MIB, 512);
     let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
     let iso = iso();
-    let payload = decode(&packed(&iso), "n", &OneFile(Vec::new()), request).unwrap();
+    let text = packed(&iso);
+    let payload = decode(&text, "n", u64::MAX, &OneFile(Vec::new()), request).unwrap();
     let first = write(&dev, &payload, "n", false).unwrap();
     assert_eq!(first.number, 2);
     assert_eq!(filesystem::label(&dev, first.start_bytes, first.size_bytes).as_deref(), Some("config-2"));
@@ -137,7 +152,8 @@ fn a_new_partition_at_the_end_holds_the_image_and_a_second_time_it_is_reused() {
 fn a_4kn_disk_gets_a_fat_with_the_same_files() {
     let disk = gpt_disk(256 * MIB, 4096);
     let dev = BlockDev::open_file_as(disk.path(), Access::Exclusive, 4096).unwrap();
-    let payload = decode(&packed(&iso()), "n", &OneFile(Vec::new()), request).unwrap();
+    let text = packed(&iso());
+    let payload = decode(&text, "n", u64::MAX, &OneFile(Vec::new()), request).unwrap();
     let made = write(&dev, &payload, "n", false).unwrap();
     assert_eq!(filesystem::label(&dev, made.start_bytes, made.size_bytes).as_deref(), Some("CONFIG-2"));
     let fs = fatfs::FileSystem::new(

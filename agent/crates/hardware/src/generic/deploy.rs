@@ -10,13 +10,14 @@ use ferric_disk::image::source::FetchRequest;
 use ferric_disk::image::{Format, ImageOptions, deploy, deploy_image};
 use ferric_disk::{configdrive, table, wipe};
 use ferric_sys::block_dev::{Access, BlockDev};
+use ferric_sys::{Root, attr};
 use ferric_types::error::{CommandError, ErrorClass, chain};
 use ferric_types::{ImageInfo, Node};
 use serde_json::{Value, json};
 
 use crate::context::StepContext;
 use crate::probe::disks::Disk;
-use crate::probe::system;
+use crate::probe::{memory, system};
 use crate::root_device;
 use crate::settings::Settings;
 
@@ -50,7 +51,7 @@ pub fn prepare_image(
     let node = hinted_node(context);
     let node = node.as_ref().unwrap_or(context.node);
     let disk = root_device::select(context.registry, context.machine, context.settings, node)?;
-    let payload = payload(context, &info, node, configdrive)?;
+    let payload = payload(context, configdrive.or_else(|| image_info.get("configdrive")), node)?;
     let path = context.machine.root.path(&disk.info.name);
     let dev = wipe::open_exclusive(&path, BUSY_PAUSE).map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, "writing the image");
@@ -76,7 +77,7 @@ fn finish(
     context: &StepContext<'_>,
     dev: &BlockDev,
     node: &Node,
-    payload: Option<&Payload>,
+    payload: Option<&Payload<'_>>,
 ) -> Result<String, CommandError> {
     context.progress.phase("partition table", None);
     table::validate(dev).map_err(|error| failed(error.class(), &error))?;
@@ -143,16 +144,13 @@ fn image_options(settings: &Settings) -> Result<ImageOptions, CommandError> {
 }
 
 /// The config drive, fetched and checked; `None` when there is none.
-fn payload(
+fn payload<'a>(
     context: &StepContext<'_>,
-    info: &ImageInfo,
+    given: Option<&'a Value>,
     node: &Node,
-    argument: Option<&Value>,
-) -> Result<Option<Payload>, CommandError> {
-    let given =
-        argument.filter(|value| !value.is_null()).or(info.configdrive.as_ref()).filter(|value| !value.is_null());
+) -> Result<Option<Payload<'a>>, CommandError> {
     let text = match given {
-        None => return Ok(None),
+        None | Some(Value::Null) => return Ok(None),
         Some(Value::String(text)) if text.is_empty() => return Ok(None),
         Some(Value::String(text)) => text,
         Some(_) => {
@@ -166,9 +164,18 @@ fn payload(
     // The image's credentials and proxies are not for the server of the config drive (deploy section 7).
     let request = |url: &str| FetchRequest { url: url.to_owned(), ..FetchRequest::default() };
     let uuid = node.uuid().unwrap_or_default();
-    configdrive::decode(text, uuid, context.services.fetch(), request)
+    configdrive::decode(text, uuid, spare_memory(&context.machine.root), context.services.fetch(), request)
         .map(Some)
         .map_err(|error| failed(error.class(), &error))
+}
+
+/// Bytes of memory that a config drive may take up: what the kernel can give, without what writing an image needs.
+fn spare_memory(root: &Root) -> u64 {
+    const WRITING_BYTES: u64 = 24 << 20;
+    attr::read_trimmed(&root.path("proc/meminfo"))
+        .ok()
+        .and_then(|text| memory::meminfo_bytes(&text, "MemAvailable"))
+        .map_or(u64::MAX, |available| available.saturating_sub(WRITING_BYTES))
 }
 
 /// Parameters of `image.install_bootloader`.

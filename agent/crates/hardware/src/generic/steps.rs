@@ -56,11 +56,11 @@ pub(super) const STEPS: &[Step] = &[
     },
 ];
 
-fn write_image(context: &StepContext<'_>, mut args: Map<String, Value>) -> Result<Value, CommandError> {
-    let image_info = args.remove("image_info").ok_or_else(|| {
+fn write_image(context: &StepContext<'_>, args: &Map<String, Value>) -> Result<Value, CommandError> {
+    let image_info = args.get("image_info").ok_or_else(|| {
         CommandError::new(ErrorClass::InvalidCommandParams, "write_image needs the argument image_info")
     })?;
-    let written = deploy::prepare_image(context, &image_info, args.get("configdrive"))?;
+    let written = deploy::prepare_image(context, image_info, args.get("configdrive"))?;
     // The reference agent runs its own command for this, whose answer has this form.
     Ok(json!({"result": format!("prepare_image: {written}")}))
 }

@@ -161,7 +161,7 @@ impl Lab {
     }
 
     fn clean(&self, step: &str, node: &Value) -> Result<Value, CommandError> {
-        self.with(node, |context| self.registry.execute(StepKind::Clean, step, context, serde_json::Map::new()))
+        self.with(node, |context| self.registry.execute(StepKind::Clean, step, context, &serde_json::Map::new()))
     }
 }
 
@@ -313,7 +313,7 @@ fn an_image_is_written_to_the_hinted_disk_and_its_identifier_remembered() {
     let info = image_info(&lab.services.fetch.bytes);
     let args = json!({"image_info": info, "configdrive": null}).as_object().unwrap().clone();
     let result =
-        lab.with(&node, |context| lab.registry.execute(StepKind::Deploy, "write_image", context, args)).unwrap();
+        lab.with(&node, |context| lab.registry.execute(StepKind::Deploy, "write_image", context, &args)).unwrap();
     let text = "prepare_image: image (img) written to device /dev/vdb root_uuid=0x7c82b1a4";
     assert_eq!(result, json!({"result": text}));
     assert_eq!(lab.services.partition_uuids(), json!({"root uuid": "0x7c82b1a4"}));

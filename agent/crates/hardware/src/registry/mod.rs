@@ -132,13 +132,13 @@ impl Registry {
         kind: StepKind,
         name: &str,
         context: &StepContext<'_>,
-        args: Map<String, Value>,
+        args: &Map<String, Value>,
     ) -> Result<Value, CommandError> {
         let mut refusals = Vec::new();
         for (manager, step) in self.entries.iter().filter_map(|entry| Some((entry.manager, find(entry.manager, name)?)))
         {
             tracing::info!(step = name, kind = kind.word(), manager = manager.name(), "step begins");
-            match (step.run)(context, args.clone()) {
+            match (step.run)(context, args) {
                 Err(error) if error.class == ErrorClass::IncompatibleHardwareMethod => {
                     tracing::warn!(step = name, manager = manager.name(), reason = %error, "step left to other managers");
                     refusals.push(format!("{}: {}", manager.class_name(), error.details));

@@ -62,16 +62,16 @@ const fn step(name: &'static str, clean: u32, run: crate::manager::StepFn) -> St
     }
 }
 
-fn says_low(_: &StepContext<'_>, _: Map<String, Value>) -> Result<Value, CommandError> {
+fn says_low(_: &StepContext<'_>, _: &Map<String, Value>) -> Result<Value, CommandError> {
     Ok(json!("low"))
 }
-fn says_high(_: &StepContext<'_>, args: Map<String, Value>) -> Result<Value, CommandError> {
+fn says_high(_: &StepContext<'_>, args: &Map<String, Value>) -> Result<Value, CommandError> {
     Ok(json!({"high": args}))
 }
-fn refuses(_: &StepContext<'_>, _: Map<String, Value>) -> Result<Value, CommandError> {
+fn refuses(_: &StepContext<'_>, _: &Map<String, Value>) -> Result<Value, CommandError> {
     Err(CommandError::new(ErrorClass::IncompatibleHardwareMethod, "wrong controller"))
 }
-fn fails(_: &StepContext<'_>, _: Map<String, Value>) -> Result<Value, CommandError> {
+fn fails(_: &StepContext<'_>, _: &Map<String, Value>) -> Result<Value, CommandError> {
     Err(CommandError::new(ErrorClass::BlockDeviceErase, "broken disk"))
 }
 
@@ -184,7 +184,7 @@ fn execute(name: &str) -> Result<Value, CommandError> {
         services: &NoServices,
     };
     let args = json!({"a": 1}).as_object().unwrap().clone();
-    registry.execute(StepKind::Deploy, name, &context, args)
+    registry.execute(StepKind::Deploy, name, &context, &args)
 }
 
 #[test]
