@@ -73,7 +73,7 @@ pub async fn run(setup: Setup) -> Result<(), WorkerError> {
         false => Some(Arc::new(Conductor::new(client.clone(), &setup.config)?)),
     };
     let early = early_lookup(&setup, &net, conductor.as_ref());
-    let app = Arc::new(build(setup, &client).await?);
+    let app = Arc::new(build(setup, conductor.clone()).await?);
     tokio::time::sleep(app.config().hardware_initialization_delay).await;
     let inspected = inspect_if_asked(&app, &net, &client).await?;
     let Some(conductor) = conductor else {
@@ -133,10 +133,10 @@ fn early_lookup(
 }
 
 /// Waits for drivers, then sets up the hardware managers. Both block, so they have a thread of their own.
-async fn build(setup: Setup, client: &Client) -> Result<App, WorkerError> {
+async fn build(setup: Setup, conductor: Option<Arc<Conductor>>) -> Result<App, WorkerError> {
     let Setup { extensions, managers, machine, config, handover } = setup;
     let fetch = Downloader::new(&config, Handle::current())?;
-    let refresh = refresh(client, &config);
+    let refresh = refresh(conductor);
     let registry = blocking({
         let machine = machine.clone();
         move || {
@@ -161,9 +161,9 @@ async fn build(setup: Setup, client: &Client) -> Result<App, WorkerError> {
     }))
 }
 
-/// A second lookup, for a deployment whose node came without root device hints (protocol section 7).
-fn refresh(client: &Client, config: &Config) -> Refresh {
-    let conductor = Conductor::new(client.clone(), config).ok().map(Arc::new);
+/// A second lookup, for a deployment whose node came without root device hints (protocol section 7). By the conductor of
+/// the first one, which knows the version of the API.
+fn refresh(conductor: Option<Arc<Conductor>>) -> Refresh {
     let runtime = Handle::current();
     Refresh(Box::new(move |known: Option<Node>, macs: &[MacAddress]| {
         let conductor = conductor.clone()?;
@@ -333,4 +333,38 @@ async fn idle(why: &str) -> Result<(), WorkerError> {
     warn!("{why}; waiting to be powered off or rebooted");
     std::future::pending::<()>().await;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use ferric_qemu::conductor as stand_in;
+
+    use super::*;
+    use crate::conductor::ConductorOptions;
+    use crate::http::testing::client;
+    use crate::tls::TlsOptions;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn second_lookup_names_the_node_and_does_not_ask_for_the_version_again() {
+        let mac = MacAddress([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        let mut node = stand_in::Node::new("node-1", &[&mac.to_string()]);
+        node.provision_state = stand_in::ProvisionState::DeployWait;
+        let config = stand_in::ConductorConfig { nodes: vec![node], ..Default::default() };
+        let ironic = stand_in::Conductor::start(config).unwrap();
+        let options = ConductorOptions {
+            urls: vec![ironic.url().parse().unwrap()],
+            request_id: None,
+            api_version: None,
+            lookup_timeout: Duration::from_secs(20),
+            lookup_interval: Duration::ZERO,
+        };
+        let conductor = Arc::new(Conductor::with_options(client(TlsOptions::default()), options));
+        let answer = conductor.lookup(&[mac], None).await.unwrap();
+        let refresh = refresh(Some(conductor));
+        let again = blocking(move || (refresh.0)(Some(answer.node), &[mac])).await;
+        assert!(again.is_some());
+        let paths: Vec<String> = ironic.requests().into_iter().map(|request| request.path).collect();
+        assert_eq!(paths, ["/", "/v1/lookup", "/v1/lookup"]);
+        assert!(ironic.requests().pop().unwrap().query_value("node_uuid").is_some());
+    }
 }
