@@ -30,6 +30,8 @@ pub enum ImageError {
         id: String,
         /// One text for each URL.
         failures: Vec<String>,
+        /// How many tries were made at all of them.
+        tries: u32,
     },
     /// The download ended early or went on for too long.
     #[error("Download of image {id} failed: {got_bytes} bytes came instead of {want_bytes}")]
@@ -169,6 +171,15 @@ impl ImageError {
             Self::NoChecksum(ChecksumError::List { .. })
             | Self::Download { source: SourceError::TimedOut { .. }, .. } => false,
             error => matches!(error.class(), ErrorClass::ImageDownload | ErrorClass::ImageChecksum),
+        }
+    }
+
+    /// How many tries of a connection it took to fail; one when the connection was not to blame.
+    pub(super) const fn connection_tries(&self) -> u32 {
+        match self {
+            Self::Download { source, .. } => source.tries(),
+            Self::AllUrls { tries, .. } => *tries,
+            _ => 1,
         }
     }
 

@@ -115,6 +115,14 @@ impl SourceError {
         }
     }
 
+    /// How many tries were made.
+    pub const fn tries(&self) -> u32 {
+        match self {
+            Self::Failed { tries, .. } => *tries,
+            Self::Fatal { .. } | Self::TimedOut { .. } | Self::Changed { .. } | Self::TooLarge { .. } => 1,
+        }
+    }
+
     /// Wraps the error for a reader.
     pub fn into_io(self) -> io::Error {
         io::Error::other(self)

@@ -15,6 +15,10 @@ use super::source::{Fetch, FetchRequest, ImageSource, redacted};
 use super::write::{ImageSpec, WriteReport, write_image};
 
 /// How often a whole download is tried.
+///
+/// As in the reference agent this is the outer of two counts. Within each of these tries every connection is tried as
+/// often as [`Fetch`] sees fit, and the agent sets both from the same options: 10 tries by default, so that a server that
+/// does not answer is asked 100 times over a quarter of an hour (10 times 9 pauses and 9 pauses of 10 s). The log has the sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Tries in all; at least one is made.
@@ -68,22 +72,24 @@ pub fn deploy_image(
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
     let requests = requests(info, &options.auth)?;
-    let mut tries = 1;
+    let (began, of) = (Instant::now(), options.retry.tries.max(1));
+    let (mut tries, mut connections) = (1, 0_u32);
     loop {
-        match attempt(info, &requests, fetch, device, options, progress) {
-            Err(error) if error.is_worth_another_try() && tries < options.retry.tries => {
-                tracing::warn!(
-                    image = info.id(),
-                    tries,
-                    of = options.retry.tries,
-                    error = chain(&error),
-                    "image was not written, trying again"
-                );
-                tries += 1;
-                std::thread::sleep(options.retry.interval);
-            }
+        let error = match attempt(info, &requests, fetch, device, options, progress) {
+            Err(error) if error.is_worth_another_try() => error,
             result => return result,
+        };
+        connections = connections.saturating_add(error.connection_tries());
+        let (image, seconds, reason) = (info.id(), began.elapsed().as_secs(), chain(&error));
+        if tries >= of {
+            let text = "image was not written and all tries of the whole download are used up";
+            tracing::error!(image, tries, of, connections, seconds, error = reason, "{text}");
+            return Err(error);
         }
+        let text = "image was not written, the whole download begins again, and with it the tries of each connection";
+        tracing::warn!(image, tries, of, connections, seconds, error = reason, "{text}");
+        tries += 1;
+        std::thread::sleep(options.retry.interval);
     }
 }
 
@@ -110,7 +116,7 @@ fn attempt(
 
 /// The first URL that answers; one that refuses for good ends the search.
 fn open_first(id: &str, requests: &[FetchRequest], fetch: &dyn Fetch) -> Result<Box<dyn ImageSource>, ImageError> {
-    let mut failures = Vec::new();
+    let (mut failures, mut tries) = (Vec::new(), 0_u32);
     for request in requests {
         let began = Instant::now();
         match fetch.open(request) {
@@ -118,15 +124,18 @@ fn open_first(id: &str, requests: &[FetchRequest], fetch: &dyn Fetch) -> Result<
             Err(source) if requests.len() == 1 || source.class() == ErrorClass::ImageDownloadFatal => {
                 return Err(ImageError::Download { id: id.to_owned(), source });
             }
-            Err(error) => failures.push(format!(
-                "URL: {}; time: {:.1} seconds. Error: {}",
-                redacted(&request.url),
-                began.elapsed().as_secs_f64(),
-                chain(&error)
-            )),
+            Err(error) => {
+                tries = tries.saturating_add(error.tries());
+                failures.push(format!(
+                    "URL: {}; time: {:.1} seconds. Error: {}",
+                    redacted(&request.url),
+                    began.elapsed().as_secs_f64(),
+                    chain(&error)
+                ));
+            }
         }
     }
-    Err(ImageError::AllUrls { id: id.to_owned(), failures })
+    Err(ImageError::AllUrls { id: id.to_owned(), failures, tries })
 }
 
 /// One request for each URL of an image, with the right credentials.

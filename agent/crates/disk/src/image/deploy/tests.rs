@@ -1,4 +1,6 @@
+use std::io;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use ferric_sys::testing::disk::TestDisk;
 
@@ -56,6 +58,37 @@ fn the_last_failure_is_reported_when_tries_run_out() {
     assert_eq!(result.unwrap_err().class(), ErrorClass::ImageChecksum);
     assert_eq!(server.opened.load(Ordering::SeqCst), 3);
     assert_eq!(disk.bytes(0, 1 << 20).unwrap(), vec![0; 1 << 20]);
+}
+
+/// Where a test looks at what was logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn tries_within_tries_are_logged_with_their_sum() {
+    let (log, content) = (Log::default(), disk_content(2 << 20));
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    // Each of the three tries of the whole is two tries at each of the two URLs.
+    let (_, result) = tracing::subscriber::with_default(subscriber, || {
+        deploy(&info(&["http://down/1", "http://down/2"], &content), &server(&content), 3)
+    });
+    assert!(result.is_err());
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    for want in ["tries=1 of=3 connections=4", "tries=2 of=3 connections=8", "tries=3 of=3 connections=12"] {
+        assert!(log.contains(want), "{want}: {log}");
+    }
+    let last = log.lines().last().unwrap();
+    assert!(last.contains("ERROR") && last.contains("all tries of the whole download are used up"), "{log}");
 }
 
 #[test]
