@@ -1,11 +1,13 @@
 //! The shape of a command and of the compile-time table of extensions.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use ferric_types::{CommandError, ErrorClass, Progress};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::de::value::MapDeserializer;
 use serde_json::{Map, Value};
 
 use crate::app::App;
@@ -84,8 +86,8 @@ impl CommandEntry {
 }
 
 fn prepare<C: Command>(context: &Context, params: Map<String, Value>) -> Result<Job, CommandError> {
-    let params: C::Params = serde_json::from_value(Value::Object(params)).map_err(|error| {
-        CommandError::new(ErrorClass::CommandExecution, format!("parameters of {}: {error}", C::NAME))
+    let params = read_params(params).map_err(|problem| {
+        CommandError::new(ErrorClass::CommandExecution, format!("parameters of {}: {problem}", C::NAME))
     })?;
     C::validate(context, &params)?;
     Ok(Box::new(move |context| {
@@ -93,6 +95,17 @@ fn prepare<C: Command>(context: &Context, params: Map<String, Value>) -> Result<
         to_value(reply)
             .map_err(|error| CommandError::new(ErrorClass::CommandExecution, format!("result of {}: {error}", C::NAME)))
     }))
+}
+
+/// Reads parameters. A problem is told with the parameter's name, which serde alone does not.
+fn read_params<P: DeserializeOwned>(params: Map<String, Value>) -> Result<P, String> {
+    let current = RefCell::new(String::new());
+    let fields = params.into_iter().inspect(|(name, _)| current.borrow_mut().clone_from(name));
+    P::deserialize(MapDeserializer::<_, serde_json::Error>::new(fields)).map_err(|error| {
+        let (problem, name) = (error.to_string(), current.take());
+        let is_named = ["missing field", "unknown field", "duplicate field"].iter().any(|s| problem.starts_with(s));
+        if is_named || name.is_empty() { problem } else { format!("{name}: {problem}") }
+    })
 }
 
 /// A reply as a JSON value. One that is a value already is not copied: logs have megabytes.
@@ -163,4 +176,53 @@ pub fn check_table(extensions: &[&'static Extension]) -> Result<(), TableError> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+    use serde_json::json;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Plain {
+        #[expect(dead_code, reason = "only read by serde")]
+        count: u32,
+        #[serde(default)]
+        #[expect(dead_code, reason = "only read by serde")]
+        node: Map<String, Value>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    struct Open {
+        node: Map<String, Value>,
+        #[serde(flatten)]
+        rest: Map<String, Value>,
+    }
+
+    fn problem<P: DeserializeOwned + std::fmt::Debug>(params: Value) -> String {
+        let Value::Object(params) = params else { panic!("{params} is no object") };
+        read_params::<P>(params).unwrap_err()
+    }
+
+    #[test]
+    fn what_is_wrong_names_the_parameter() {
+        assert_eq!(
+            problem::<Plain>(json!({"node": {}, "count": "x"})),
+            "count: invalid type: string \"x\", expected u32"
+        );
+        assert_eq!(problem::<Plain>(json!({"node": 5, "count": 1})), "node: invalid type: integer `5`, expected a map");
+        assert_eq!(problem::<Plain>(json!({"node": {}})), "missing field `count`");
+        assert_eq!(problem::<Plain>(json!({"count": 1, "b": 1})), "unknown field `b`, expected `count` or `node`");
+        assert_eq!(problem::<Open>(json!({"a": 1, "node": null, "b": 1})), "node: invalid type: null, expected a map");
+    }
+
+    #[test]
+    fn parameters_beside_the_known_ones_are_kept_in_order() {
+        let Value::Object(params) = json!({"z": [1], "node": {"a": null}, "b": "c"}) else { unreachable!() };
+        let open: Open = read_params(params).unwrap();
+        assert_eq!(Value::Object(open.node), json!({"a": null}));
+        assert_eq!(Value::Object(open.rest).to_string(), r#"{"z":[1],"b":"c"}"#);
+    }
 }

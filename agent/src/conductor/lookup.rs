@@ -25,7 +25,7 @@ pub(super) fn read(body: &[u8]) -> Result<LookupAnswer, &'static str> {
         return Err("holds no node UUID");
     }
     if heartbeat_timeout(&answer).is_none() {
-        return Err("holds no heartbeat_timeout");
+        return Err("holds no heartbeat_timeout of more than 0 seconds");
     }
     Ok(answer)
 }

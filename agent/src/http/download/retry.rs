@@ -123,9 +123,15 @@ impl Failure {
             .header(RETRY_AFTER)
             .and_then(|value| value.parse().ok())
             .map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
-        // More is read than shown, so that a secret cut in two at the end is recognised all the same.
-        let body = target.scrub(&response.text_start(4 * BODY_START_CHARS).await);
-        let body = body.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(BODY_START_CHARS).collect();
+        // A success that was not asked for holds the file; anything else may say what is wrong.
+        let body = if status.is_success() {
+            String::new()
+        } else {
+            // More is read than shown, so that a secret cut in two at the end is recognised all the same.
+            let body = target.scrub(&response.text_start(4 * BODY_START_CHARS).await);
+            let words = body.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
+            words.collect::<Vec<_>>().join(" ").chars().take(BODY_START_CHARS).collect()
+        };
         let cause = DownloadError::Status { url: target.shown().to_owned(), status, expected, body };
         if super::answer::is_temporary(status) {
             Self::Temporary { cause, pause }

@@ -219,6 +219,18 @@ fn error_pages_that_quote_the_request_do_not_betray_it() {
 }
 
 #[test]
+fn error_texts_hold_neither_control_characters_nor_the_file_itself() {
+    for (status, page, end) in [
+        (404, "\u{1b}[31mno such\u{7}\0 file", "Response body: [31mno such file"),
+        (206, "the file's first bytes", "Response body: "),
+    ] {
+        let bench = Bench::new(move |_, _| Reply::new(status, "", page.as_bytes()));
+        let text = chain(&bench.downloader.get(&bench.request(), 100).unwrap_err());
+        assert!(text.ends_with(end), "{status}: {text:?}");
+    }
+}
+
+#[test]
 fn temporary_errors_are_tried_again_until_the_tries_are_used_up() {
     for status in [500, 502, 503, 429, 408] {
         let bench = Bench::new(move |_, n| match n {

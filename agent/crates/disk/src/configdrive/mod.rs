@@ -211,6 +211,13 @@ pub fn write(dev: &BlockDev, image: &Payload<'_>, node: &str, rebuild: bool) -> 
         copy(dev, image, &partition, node)?;
     }
     dev.flush().map_err(failed(dev, node))?;
+    let label = filesystem::label(dev, partition.start_bytes, partition.size_bytes);
+    if !label.as_deref().is_some_and(|label| label.eq_ignore_ascii_case(LABEL)) {
+        tracing::warn!(
+            label,
+            "the config drive is no ISO 9660 or FAT file system labelled {LABEL}: the instance may not find it"
+        );
+    }
     Ok(partition)
 }
 

@@ -213,6 +213,9 @@ pub enum ChecksumError {
 /// What is wrong with a checksum file.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ListError {
+    /// It holds bytes that no text has.
+    #[error("Invalid checksum file (it is no text)")]
+    NotText,
     /// It has no lines.
     #[error("Empty checksum file")]
     Empty,
@@ -309,7 +312,8 @@ fn value_of(
         .get(&request, LIST_LIMIT_BYTES)
         .map_err(|source| ChecksumError::Download { url: redacted(value), source })?;
     let image_url = info.urls.iter().flatten().next().map_or("", String::as_str);
-    list::find(&String::from_utf8_lossy(&bytes), file_name(image_url), algorithm)
+    let text = if bytes.contains(&0) { Err(ListError::NotText) } else { Ok(String::from_utf8_lossy(&bytes)) };
+    text.and_then(|text| list::find(&text, file_name(image_url), algorithm))
         .map_err(|source| ChecksumError::List { url: redacted(value), source })
 }
 

@@ -169,6 +169,9 @@ fn a_value_may_be_the_address_of_a_checksum_file() {
     assert_eq!(error.class(), ErrorClass::ImageDownload);
     let text = ferric_types::error::chain(&error);
     assert_eq!(text, "Download of image http://h/SUMS failed: Empty checksum file");
+    let error = resolved(&info(Some("http://h/SUMS"), None), "\0\u{1b}[31m\n\0").unwrap_err();
+    let text = ferric_types::error::chain(&error);
+    assert_eq!(text, "Download of image http://h/SUMS failed: Invalid checksum file (it is no text)");
 }
 
 #[test]
