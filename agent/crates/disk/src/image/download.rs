@@ -1,6 +1,7 @@
-//! First stage of the pipeline: a thread that downloads into a few fixed chunks and hashes them as they come.
+//! First stages of the pipeline: a thread that downloads into a few fixed chunks, and one that hashes them.
 //!
-//! The checksum is that of the bytes as downloaded, before any decompression or format.
+//! The checksum is that of the bytes as downloaded, before any decompression or format. It takes the most time of all
+//! where the disk is fast, about 0.6 s for a GiB with SHA-256 in hardware, and so has a thread of its own.
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -12,7 +13,7 @@ use super::error::ImageError;
 
 /// Size of a chunk, and how many there are.
 const CHUNK_BYTES: usize = 512 << 10;
-const CHUNKS: usize = 4;
+const CHUNKS: usize = 6;
 
 /// What has been downloaded so far.
 #[derive(Debug)]
@@ -42,13 +43,15 @@ pub(super) fn pump<T>(
     body: impl FnOnce(&mut Chunks) -> Result<T, ImageError>,
 ) -> Result<T, ImageError> {
     std::thread::scope(|scope| {
-        let (full, filled) = sync_channel(CHUNKS);
+        let (full, hashed) = sync_channel(CHUNKS);
+        let (pass_on, filled) = sync_channel(CHUNKS);
         let (give_back, free) = channel();
         for _ in 0..CHUNKS {
             // The receiver is right here.
             let _sent = give_back.send(vec![0; CHUNK_BYTES].into_boxed_slice());
         }
-        scope.spawn(move || download(stream, tally, progress, &free, &full));
+        scope.spawn(move || download(stream, progress, &free, &full));
+        scope.spawn(move || hash(tally, &hashed, &pass_on));
         let mut chunks = Chunks { filled, give_back, current: None, at: 0 };
         let result = body(&mut chunks);
         if result.as_ref().is_err_and(ImageError::is_content) {
@@ -61,7 +64,6 @@ pub(super) fn pump<T>(
 
 fn download(
     mut stream: Box<dyn Read + Send + '_>,
-    tally: &mut Tally,
     progress: &Progress,
     free: &Receiver<Box<[u8]>>,
     full: &SyncSender<Item>,
@@ -74,9 +76,6 @@ fn download(
             match stream.read(room) {
                 Ok(0) => break,
                 Ok(read) => {
-                    if let Some(fresh) = room.get(..read) {
-                        tally.hasher.update(fresh);
-                    }
                     len += read;
                     progress.add(u64::try_from(read).unwrap_or_default());
                 }
@@ -87,7 +86,6 @@ fn download(
                 }
             }
         }
-        tally.bytes += u64::try_from(len).unwrap_or_default();
         let at_end = len < memory.len();
         if len > 0 && full.send(Ok(Chunk { memory, len })).is_err() {
             return;
@@ -97,6 +95,18 @@ fn download(
             return;
         }
         if at_end {
+            return;
+        }
+    }
+}
+
+fn hash(tally: &mut Tally, downloaded: &Receiver<Item>, pass_on: &SyncSender<Item>) {
+    for item in downloaded {
+        if let Ok(Chunk { memory, len }) = &item {
+            tally.hasher.update(memory.get(..*len).unwrap_or_default());
+            tally.bytes += u64::try_from(*len).unwrap_or_default();
+        }
+        if pass_on.send(item).is_err() {
             return;
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! source ── download ──────── write ───────────── sink ─────────── target
-//! HTTP body  a thread reads    raw: as it is       a fixed pool,    head and tail of
-//!            and hashes into   qcow2: by tables    threads unpack   the disk held back
-//!            a few chunks                          and write        until all is well
+//! HTTP body  one thread reads  raw: as it is       a fixed pool,    head and tail of
+//!            into a few        qcow2: by tables    threads unpack   the disk held back
+//!            chunks, another                       and write        until all is well
+//!            hashes them
 //! ```
 //!
 //! - [`deploy`] is the whole of it: credentials, checksum, URLs in turn, trying again.
@@ -19,7 +20,7 @@
 //! compared; tail and head are written and flushed. Any failure before the last step leaves a disk without a partition
 //! table; any refusal before the third step leaves the disk as it was.
 //!
-//! Memory is fixed: 2 MiB of downloaded chunks, 6 MiB of write buffers, 1 MiB of head, with qcow2 up to 3 MiB of
+//! Memory is fixed: 3 MiB of downloaded chunks, 6 MiB of write buffers, 1 MiB of head, with qcow2 up to 3 MiB of
 //! extents, one table, and for each writer the content of a batch of compressed clusters.
 
 pub mod checksum;
