@@ -162,9 +162,9 @@ options! {
         "Wait for an address on every NIC, not only on the one that booted.";
     inspection_benchmarks: Vec<String>, "ipa-inspection-benchmarks", "DEFAULT" "inspection_benchmarks", LIST, value::list, "", Later,
         "Benchmarks of the extra-hardware collector.";
-    collect_lldp: bool, "ipa-collect-lldp", "DEFAULT" "collect_lldp", BOOLEAN, value::boolean, "false", Later,
+    collect_lldp: bool, "ipa-collect-lldp", "DEFAULT" "collect_lldp", BOOLEAN, value::boolean, "false", Full,
         "Put received LLDP frames into the inventory.";
-    lldp_timeout: Duration, "ipa-lldp-timeout", "DEFAULT" "lldp_timeout", SECONDS, value::float_seconds, "30.0", Later,
+    lldp_timeout: Duration, "ipa-lldp-timeout", "DEFAULT" "lldp_timeout", SECONDS, value::float_seconds, "30.0", Full,
         "How long to wait for LLDP frames.";
 
     // Hardware.

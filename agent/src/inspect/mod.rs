@@ -1,6 +1,7 @@
 //! In-band inspection: collectors, and the document made from what they find (inspection sections 1 to 3).
 
 pub mod collectors;
+pub mod lldp;
 pub mod logs;
 pub mod numa;
 pub mod pci;
@@ -36,7 +37,7 @@ pub enum CollectError {
 
 /// Every collector of this image.
 pub const COLLECTORS: &[Collector] =
-    &[collectors::DEFAULT, logs::LOGS, pci::PCI_DEVICES, numa::NUMA_TOPOLOGY, usb::USB_DEVICES];
+    &[collectors::DEFAULT, logs::LOGS, pci::PCI_DEVICES, numa::NUMA_TOPOLOGY, usb::USB_DEVICES, lldp::LLDP];
 
 /// What an inspection found.
 #[derive(Debug)]

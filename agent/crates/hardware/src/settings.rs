@@ -24,6 +24,8 @@ pub struct Settings {
     pub disk_wait_delay: Duration,
     /// Whether LLDP frames are part of the inventory.
     pub collect_lldp: bool,
+    /// How long to wait for LLDP frames.
+    pub lldp_timeout: Duration,
     /// Do not ask the BMC for its addresses.
     pub skip_bmc_detect: bool,
     /// Whether a failing boot loader installation is only logged.
@@ -52,6 +54,7 @@ impl Default for Settings {
             disk_wait_attempts: 10,
             disk_wait_delay: Duration::from_secs(3),
             collect_lldp: false,
+            lldp_timeout: Duration::from_secs(30),
             skip_bmc_detect: false,
             ignore_bootloader_failure: false,
             inject_files_priority: 0,

@@ -1,7 +1,10 @@
-//! Packets of an interface that has no address yet: what a DHCP client needs before it has a lease.
+//! What arrives at an interface without an address: packets for a DHCP client, frames for a link discovery protocol.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// `ETH_P_IP` in network byte order.
 const IPV4: u16 = 0x0800_u16.to_be();
@@ -20,35 +23,16 @@ impl PacketSocket {
     ///
     /// # Errors
     /// The caller may not, or there is no such interface.
-    #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
     pub fn open(interface_index: u32, udp_port: u16) -> io::Result<Self> {
-        let index = libc::c_int::try_from(interface_index)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: socket takes numbers only; the descriptor is new and owned by nobody. With protocol 0 it receives
-        // nothing until it is bound, by when the filter is in place.
-        let fd = unsafe {
-            let fd = libc::socket(libc::AF_PACKET, kind, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let index = signed(interface_index)?;
+        let fd = unbound(libc::SOCK_DGRAM)?;
         filter(&fd, udp_port)?;
-        let socket = Self { fd, index };
-        let address = socket.address();
-        // SAFETY: the address lives across the call and its size is given.
-        let bound = unsafe { libc::bind(socket.fd.as_raw_fd(), (&raw const address).cast(), size_of_address()) };
-        if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+        bind(&fd, &address(index, IPV4))?;
+        Ok(Self { fd, index })
     }
 
-    #[expect(unsafe_code, reason = "sockaddr_ll is plain data")]
-    fn address(&self) -> libc::sockaddr_ll {
-        // SAFETY: zero bytes are a valid sockaddr_ll.
-        let mut address = unsafe { std::mem::zeroed::<libc::sockaddr_ll>() };
-        address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(17);
-        address.sll_protocol = IPV4;
-        address.sll_ifindex = self.index;
+    fn everybody(&self) -> libc::sockaddr_ll {
+        let mut address = address(self.index, IPV4);
         address.sll_halen = 6;
         address.sll_addr = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0];
         address
@@ -60,7 +44,7 @@ impl PacketSocket {
     /// The interface is down, or its queue is full.
     #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
     pub fn broadcast(&self, packet: &[u8]) -> io::Result<()> {
-        let address = self.address();
+        let address = self.everybody();
         // SAFETY: packet and address live across the call and their sizes are given.
         let sent = unsafe {
             libc::sendto(
@@ -82,6 +66,86 @@ impl PacketSocket {
     pub fn receive(&self, packet: &mut [u8]) -> io::Result<usize> {
         Ok(rustix::io::read(&self.fd, packet)?)
     }
+}
+
+/// Receives the frames of one interface that have one EtherType, whole, whoever they are for: frames of link discovery
+/// go to addresses that the hardware would filter out, so the interface is promiscuous as long as the socket lives
+/// (`packet(7)`, `PACKET_MR_PROMISC`).
+#[derive(Debug)]
+pub struct FrameSocket(OwnedFd);
+
+impl FrameSocket {
+    /// Opens the socket of an interface. It does not block.
+    ///
+    /// # Errors
+    /// The caller may not, or there is no such interface.
+    #[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+    pub fn open(interface_index: u32, ether_type: u16) -> io::Result<Self> {
+        let index = signed(interface_index)?;
+        let fd = unbound(libc::SOCK_RAW)?;
+        bind(&fd, &address(index, ether_type.to_be()))?;
+        let kind = u16::try_from(libc::PACKET_MR_PROMISC).unwrap_or(1);
+        let request = libc::packet_mreq { mr_ifindex: index, mr_type: kind, mr_alen: 0, mr_address: [0; 8] };
+        let size = libc::socklen_t::try_from(size_of::<libc::packet_mreq>()).unwrap_or(16);
+        let pointer = (&raw const request).cast();
+        // SAFETY: the request lives across the call and its size is given.
+        let set =
+            unsafe { libc::setsockopt(fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, pointer, size) };
+        if set == 0 { Ok(Self(fd)) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Reads one frame with its Ethernet header; a longer one is cut off.
+    ///
+    /// # Errors
+    /// There is none ([`io::ErrorKind::WouldBlock`]), or the interface is down.
+    pub fn receive(&self, frame: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, frame)?)
+    }
+
+    /// Waits until there is something to read on one of these sockets, for so long at most.
+    ///
+    /// # Errors
+    /// The kernel is out of memory.
+    pub fn wait_for_any<'a>(sockets: impl Iterator<Item = &'a Self>, time: Duration) -> io::Result<()> {
+        let mut polled: Vec<PollFd<'_>> = sockets.map(|socket| PollFd::new(&socket.0, PollFlags::IN)).collect();
+        let time = Timespec::try_from(time).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        match poll(&mut polled, Some(&time)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn signed(interface_index: u32) -> io::Result<libc::c_int> {
+    libc::c_int::try_from(interface_index).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+/// A socket that receives nothing until it is bound, by when any filter is in place.
+#[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+fn unbound(kind: libc::c_int) -> io::Result<OwnedFd> {
+    // SAFETY: socket takes numbers only; the descriptor is new and owned by nobody.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0);
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+    }
+}
+
+#[expect(unsafe_code, reason = "packet sockets have no safe wrapper")]
+fn bind(fd: &OwnedFd, address: &libc::sockaddr_ll) -> io::Result<()> {
+    // SAFETY: the address lives across the call and its size is given.
+    let bound = unsafe { libc::bind(fd.as_raw_fd(), (&raw const *address).cast(), size_of_address()) };
+    if bound == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The address of an interface; the protocol is in network byte order.
+#[expect(unsafe_code, reason = "sockaddr_ll is plain data")]
+fn address(index: libc::c_int, protocol: u16) -> libc::sockaddr_ll {
+    // SAFETY: zero bytes are a valid sockaddr_ll.
+    let mut address = unsafe { std::mem::zeroed::<libc::sockaddr_ll>() };
+    address.sll_family = u16::try_from(libc::AF_PACKET).unwrap_or(17);
+    address.sll_protocol = protocol;
+    address.sll_ifindex = index;
+    address
 }
 
 fn size_of_address() -> libc::socklen_t {
@@ -133,6 +197,7 @@ mod tests {
     fn an_interface_that_does_not_exist_is_an_error() {
         assert!(PacketSocket::open(u32::MAX, 68).is_err());
         assert!(PacketSocket::open(0x7fff_fff0, 68).is_err());
+        assert!(FrameSocket::open(0x7fff_fff0, 0x88cc).is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub mod bmc;
 pub mod cpu;
 pub mod disks;
+pub mod lldp;
 pub mod memory;
 pub mod nics;
 pub mod numa;

@@ -1,5 +1,7 @@
 //! What the managers together say of the machine.
 
+use std::collections::BTreeMap;
+
 use ferric_types::Inventory;
 use ferric_types::error::chain;
 use ferric_types::inventory::NetworkInterface;
@@ -9,7 +11,7 @@ use crate::error::HardwareError;
 use crate::machine::Machine;
 use crate::manager::{BmcAddresses, ProbeFn, Probes};
 use crate::probe::disks::Disk;
-use crate::probe::system;
+use crate::probe::{lldp, system};
 use crate::settings::Settings;
 
 impl Registry {
@@ -66,6 +68,17 @@ impl Registry {
         self.bmc.get_or_init(ask).clone()
     }
 
+    /// LLDP frames of these interfaces; waits for them ([`Settings::lldp_timeout`]).
+    pub fn lldp(
+        &self,
+        machine: &Machine,
+        settings: &Settings,
+        interfaces: &[NetworkInterface],
+    ) -> BTreeMap<String, Vec<lldp::Tlv>> {
+        let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
+        lldp::collect(&machine.root, &names, settings.lldp_timeout)
+    }
+
     /// The inventory, read now. What cannot be read is empty or null, and logged: an incomplete inventory is of more
     /// use to the conductor than none.
     pub fn inventory(&self, machine: &Machine, settings: &Settings) -> Inventory {
@@ -75,8 +88,13 @@ impl Registry {
         let memory = self.probe("the memory", |probes| probes.memory, machine, settings);
         let vendor = self.probe("the maker", |probes| probes.system_vendor, machine, settings);
         let boot = self.probe("the boot mode", |probes| probes.boot, machine, settings);
+        let mut interfaces = or_default("the network interfaces", self.interfaces(machine, settings));
+        if settings.collect_lldp {
+            let mut frames = self.lldp(machine, settings, &interfaces);
+            interfaces.iter_mut().for_each(|interface| interface.lldp = frames.remove(&interface.name));
+        }
         Inventory {
-            interfaces: or_default("the network interfaces", self.interfaces(machine, settings)),
+            interfaces,
             cpu: or_default("the processors", cpu),
             disks: disks.into_iter().map(|disk| disk.info).collect(),
             memory: or_default("the memory", memory),
