@@ -5,7 +5,7 @@
 
 case ${1:-} in
 unit) exec cargo test --quiet --no-fail-fast ;;
-vm) exec cargo test -p ferric-tests --no-fail-fast ;;
-ironic) echo "SKIPPED: test-ironic: there are no tests against a real Ironic yet" ;;
+vm) exec cargo test -p ferric-tests --lib --test vm --no-fail-fast ;;
+ironic) exec cargo test -p ferric-tests --test ironic ;;
 *) die "usage: scripts/test.sh unit|vm|ironic" ;;
 esac

@@ -1,0 +1,225 @@
+//! A server and Ironic's node for it, and what an operator does with the two.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ferric_qemu::lab::configdrive::ConfigDrive;
+use ferric_qemu::os_image::OsImage;
+use ferric_qemu::{DiskFile, DiskFormat};
+use serde_json::{Value, json};
+
+use crate::api::{Api, Node};
+use crate::inside::Lab;
+use crate::network::FILES;
+use crate::server::{BMC_PASSWORD, BMC_USER, Server};
+use crate::trace;
+
+/// Time for one operation of Ironic: two emulated machines on two cores.
+pub(crate) const LIMIT: Duration = Duration::from_secs(420);
+pub(crate) const MIB: u64 = 1 << 20;
+
+/// The two.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) server: Server,
+    disks: Vec<(&'static str, DiskFile)>,
+    api: Api,
+    node: Mutex<Option<Node>>,
+}
+
+/// What to deploy, and how.
+#[derive(Debug, Clone)]
+pub(crate) struct Order<'a> {
+    pub(crate) image: &'a OsImage,
+    /// Path on the file server.
+    pub(crate) path: &'a str,
+    pub(crate) format: &'a str,
+    /// Goes into the config drive.
+    pub(crate) hostname: &'a str,
+    /// Root device hints.
+    pub(crate) hints: Value,
+}
+
+impl<'a> Order<'a> {
+    /// The raw image.
+    pub(crate) fn raw(lab: &'a Lab, hostname: &'a str) -> Self {
+        Self { image: &lab.images.raw, path: "/system.raw", format: "raw", hostname, hints: Value::Null }
+    }
+
+    /// The qcow2 image.
+    pub(crate) fn qcow2(lab: &'a Lab, hostname: &'a str) -> Self {
+        Self { image: &lab.images.qcow2, path: "/system.qcow2", format: "qcow2", hostname, hints: Value::Null }
+    }
+
+    /// As Ironic's `instance_info`.
+    pub(crate) fn instance_info(&self) -> Value {
+        let mut info = json!({
+            "image_source": format!("http://{FILES}{}", self.path),
+            "image_os_hash_algo": "sha256",
+            "image_os_hash_value": self.image.sha256,
+            "image_disk_format": self.format,
+            "image_type": "whole-disk",
+        });
+        if !self.hints.is_null() {
+            info["root_device"] = self.hints.clone();
+        }
+        info
+    }
+
+    fn config_drive(&self, uuid: &str) -> Result<String> {
+        let mut drive = ConfigDrive::new(uuid, self.hostname);
+        drive.user_data = format!("#cloud-config of {}\n", self.hostname).into_bytes();
+        drive.encoded()
+    }
+}
+
+impl Bench {
+    pub(crate) fn new(server: Server, disks: Vec<(&'static str, DiskFile)>, api: Api) -> Self {
+        Self { server, disks, api, node: Mutex::new(None) }
+    }
+
+    /// The disk with that serial number.
+    pub(crate) fn disk(&self, serial: &str) -> Result<&DiskFile> {
+        let found = self.disks.iter().find(|(name, _)| *name == serial);
+        Ok(&found.with_context(|| format!("no disk {serial}"))?.1)
+    }
+
+    /// The node, enrolled when first asked for.
+    pub(crate) fn node(&self) -> Result<Node> {
+        let mut known = self.node.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = &*known {
+            return Ok(node.clone());
+        }
+        let place = self.server.place;
+        let node = Node::create(
+            &self.api,
+            &json!({
+                "name": place.name, "driver": "ipmi",
+                "inspect_interface": "agent", "rescue_interface": "agent", "raid_interface": "agent",
+                "driver_info": {
+                    "ipmi_address": place.bmc.to_string(), "ipmi_port": 623, "ipmi_username": BMC_USER,
+                    "ipmi_password": BMC_PASSWORD, "ipmi_protocol_version": "2.0", "ipmi_cipher_suite": "3",
+                },
+                "properties": {"capabilities": format!("boot_mode:{}", place.name)},
+            }),
+        )?;
+        node.add_port(place.mac)?;
+        Ok(known.insert(node).clone())
+    }
+
+    /// Brings the node to `manageable`, from wherever it is.
+    pub(crate) fn manageable(&self) -> Result<Node> {
+        let node = self.node()?;
+        for _ in 0..4 {
+            match node.state()?.as_str() {
+                "manageable" => return Ok(node),
+                "enroll" | "available" | "clean failed" | "inspect failed" => {
+                    node.order("manage", &json!({}))?;
+                    node.wait("manageable", LIMIT)?;
+                }
+                _ => drop(self.available()?),
+            }
+        }
+        bail!("node {} is in state {:?} and not to be had", self.server.place.name, node.state()?)
+    }
+
+    /// Brings the node to `available`, from wherever it is.
+    pub(crate) fn available(&self) -> Result<Node> {
+        let node = self.node()?;
+        for _ in 0..4 {
+            let (order, passing) = match node.state()?.as_str() {
+                "available" => return Ok(node),
+                "manageable" => ("provide", None),
+                "enroll" | "clean failed" | "inspect failed" => ("manage", Some("manageable")),
+                _ => ("deleted", None),
+            };
+            node.order(order, &json!({}))?;
+            node.wait(passing.unwrap_or("available"), LIMIT)?;
+        }
+        bail!("node {} is in state {:?} and not to be had", self.server.place.name, node.state()?)
+    }
+
+    /// Brings the node to `active` with whatever is deployed, or with this.
+    pub(crate) fn active(&self, order: &Order<'_>) -> Result<Node> {
+        let node = self.node()?;
+        if node.state()? != "active" {
+            self.available()?;
+            self.deploy("active", order)?;
+            node.wait("active", LIMIT)?;
+        }
+        Ok(node)
+    }
+
+    /// Orders a deployment (`active`) or another one (`rebuild`), without waiting for its end.
+    pub(crate) fn deploy(&self, target: &str, order: &Order<'_>) -> Result<()> {
+        let node = self.node()?;
+        node.set(&[("/instance_info", order.instance_info())])?;
+        node.order(target, &json!({"configdrive": order.config_drive(&node.uuid)?}))
+    }
+
+    /// Checks that the system runs that was deployed with this host name.
+    pub(crate) fn runs(&self, hostname: &str) -> Result<()> {
+        ensure!(self.server.is_on(), "the server is off");
+        self.server.says(&format!("FERRIC-DEMO-OS configdrive hostname={hostname}")).map(drop)
+    }
+
+    /// Checks that the image is on the disk: a sound partition table to both ends, and boot loader and ESP as they were.
+    /// That the root file system arrived shows when it starts, which changes it.
+    pub(crate) fn holds(&self, serial: &str, image: &OsImage) -> Result<()> {
+        let disk = self.disk(serial)?;
+        disk.check_gpt()?;
+        let image = DiskFile::existing(&image.path, DiskFormat::Raw);
+        (1..50).try_for_each(|place| disk.check(place * MIB, &image.read(place * MIB, usize::try_from(MIB)?)?))
+    }
+
+    /// Checks that a disk has no partition table, neither at its beginning nor at its end.
+    pub(crate) fn is_blank(&self, serial: &str) -> Result<()> {
+        let disk = self.disk(serial)?;
+        let size = disk.len_bytes()?;
+        let table = 34 * 512;
+        disk.check_zero(0, table)?;
+        disk.check_zero(size - table, table)
+    }
+
+    /// Puts what looks like a used disk there: a partition table at both ends and data between.
+    pub(crate) fn use_disk(&self, serial: &str) -> Result<()> {
+        let disk = self.disk(serial)?;
+        let size = disk.len_bytes()?;
+        for start in [0, 64 * MIB, size - MIB] {
+            disk.fill(7, start, MIB)?;
+        }
+        Ok(())
+    }
+
+    /// The calls of agent and conductor since that time, compared with `expected`; see [`trace::check`].
+    pub(crate) fn called(&self, lab: &Lab, since: SystemTime, expected: &str) -> Result<()> {
+        let log = fs::read_to_string(lab.ironic.logs().join("ironic.log")).context("reading Ironic's log")?;
+        let calls = lab.gate.calls(self.server.place.address.into(), since);
+        trace::check(&trace::words(&calls, &log, &self.node()?.uuid, since)?, expected)
+    }
+
+    /// The newest archive of an agent's logs that Ironic has stored for this node: what its journal says.
+    pub(crate) fn ramdisk_journal(&self, lab: &Lab, since: SystemTime) -> Result<String> {
+        let mut found: Vec<(SystemTime, PathBuf)> = Vec::new();
+        for entry in fs::read_dir(lab.ironic.logs().join("ramdisk"))?.flatten() {
+            let changed = entry.metadata()?.modified()?;
+            if changed >= since && entry.file_name().to_string_lossy().contains(&self.node()?.uuid) {
+                found.push((changed, entry.path()));
+            }
+        }
+        let (_, newest) = found.into_iter().max().context("Ironic has stored no logs of the ramdisk")?;
+        let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(fs::File::open(&newest)?));
+        for entry in archive.entries()? {
+            let mut entry = entry?;
+            if entry.path()?.ends_with("journal") {
+                let mut text = Vec::new();
+                std::io::Read::read_to_end(&mut entry, &mut text)?;
+                return Ok(String::from_utf8_lossy(&text).into_owned());
+            }
+        }
+        bail!("{} holds no journal", newest.display())
+    }
+}

@@ -1,0 +1,125 @@
+//! UEFI and NVMe: root device hints among two disks, qcow2, boot entries.
+
+use std::time::SystemTime;
+
+use anyhow::{Result, ensure};
+use serde_json::json;
+
+use crate::api::Node;
+use crate::bench::{Bench, LIMIT, MIB, Order};
+use crate::harness::{Case, Needs};
+use crate::inside::Lab;
+use crate::life::{self, BOOT};
+use crate::network::FILES;
+
+const fn case(name: &'static str, run: fn(&Lab) -> Result<()>) -> Case {
+    Case { name, needs: Needs::Uefi, run }
+}
+
+/// The cases.
+pub(crate) const CASES: &[Case] = &[
+    case("uefi::inspection_fills_in_node_and_ports", |lab| life::inspect(lab, lab.uefi(), 1, 384, "uefi")),
+    case("uefi::qcow2_image_goes_to_the_disk_of_the_hints_and_boots_by_its_entry", hinted),
+    case("uefi::rescued_node_comes_back_as_it_was", rescue),
+    case("uefi::serviced_node_comes_back_with_what_the_step_wrote", service),
+    case("uefi::fast_track_inspects_cleans_and_deploys_on_one_boot", fast_track),
+];
+
+const ROOT: &str = "ROOT-2";
+
+fn hinted(lab: &Lab) -> Result<()> {
+    let bench = lab.uefi();
+    let node = bench.available()?;
+    let data = bench.disk("DATA-1")?;
+    data.fill(11, 0, 4 * MIB)?;
+    let began = SystemTime::now();
+    bench.server.follow_own_order(true);
+    let deployed = bench
+        .deploy("active", &order(lab, "node-2.example.org"))
+        .and_then(|()| node.wait("active", LIMIT))
+        .and_then(|shown| bench.runs("node-2.example.org").map(|()| shown));
+    bench.server.follow_own_order(false);
+    let shown = deployed?;
+    ensure!(shown["last_error"].is_null() && shown["power_state"] == "power on", "{shown}");
+    bench.holds(ROOT, &lab.images.raw)?;
+    data.check_fill(11, 0, 4 * MIB)?;
+    data.check_zero(4 * MIB, data.len_bytes()? - 4 * MIB)?;
+    bench.called(lab, began, &life::deployment_calls(true))
+}
+
+fn order<'a>(lab: &'a Lab, hostname: &'a str) -> Order<'a> {
+    Order { hints: json!({"serial": ROOT}), ..Order::qcow2(lab, hostname) }
+}
+
+fn rescue(lab: &Lab) -> Result<()> {
+    let bench = lab.uefi();
+    let node = bench.active(&order(lab, "node-2.example.org"))?;
+    let began = SystemTime::now();
+    node.order("rescue", &json!({"rescue_password": "correct horse"}))?;
+    let shown = node.wait("rescue", LIMIT)?;
+    ensure!(shown["last_error"].is_null() && shown["power_state"] == "power on", "{shown}");
+    bench.called(lab, began, &format!("{BOOT} c.rescue.finalize_rescue"))?;
+    node.order("unrescue", &json!({}))?;
+    let shown = node.wait("active", LIMIT)?;
+    ensure!(shown["last_error"].is_null(), "{}", shown["last_error"]);
+    bench.runs("node-2.example.org")
+}
+
+fn service(lab: &Lab) -> Result<()> {
+    let bench = lab.uefi();
+    let node = bench.active(&order(lab, "node-2.example.org"))?;
+    // The running system's table, without which it would not start again.
+    bench.server.pull_plug();
+    bench.disk(ROOT)?.fill(5, 0, MIB)?;
+    let began = SystemTime::now();
+    let image = &lab.images.qcow2;
+    let info = json!({
+        "id": "again", "urls": [format!("http://{FILES}/system.qcow2")], "disk_format": "qcow2",
+        "container_format": "bare", "stream_raw_images": true, "os_hash_algo": "sha256",
+        "os_hash_value": image.sha256, "checksum": null, "node_uuid": node.uuid,
+    });
+    let step = json!({"interface": "deploy", "step": "write_image", "args": {"image_info": info}});
+    node.order("service", &json!({"service_steps": [step]}))?;
+    node.wait_until("the service's begin", LIMIT, |node| node["provision_state"] != "active")?;
+    let shown = node.wait("active", LIMIT)?;
+    ensure!(shown["last_error"].is_null(), "{}", shown["last_error"]);
+    bench.holds(ROOT, &lab.images.raw)?;
+    bench.server.says("FERRIC-DEMO-OS up:")?;
+    let calls = format!(
+        "{BOOT} c.service.get_service_steps c.commands? c.service.execute_service_step a.lookup-again? \
+         (a.heartbeat c.commands )+ c.log.collect_system_logs? a.heartbeat*"
+    );
+    bench.called(lab, began, &calls)
+}
+
+fn fast_track(lab: &Lab) -> Result<()> {
+    let bench = lab.uefi();
+    let node = bench.manageable()?;
+    ensure!(!bench.server.is_on(), "the server is on before it is needed");
+    node.set(&[("/driver_info/fast_track", json!(true))])?;
+    let outcome = fast_tracked(lab, bench, &node);
+    // The node is as the other cases know it, whatever came of this one.
+    node.set(&[("/driver_info/fast_track", json!(false))])?;
+    outcome
+}
+
+fn fast_tracked(lab: &Lab, bench: &Bench, node: &Node) -> Result<()> {
+    let starts = bench.server.starts();
+    node.order("inspect", &json!({}))?;
+    node.wait_until("the inspection's begin", LIMIT, |node| node["provision_state"] != "manageable")?;
+    node.wait("manageable", LIMIT)?;
+    ensure!(bench.server.is_on(), "the server was switched off after the inspection");
+    // Ironic believes in an agent once it has had a heartbeat of it.
+    node.wait_until("a heartbeat", LIMIT, |node| node["driver_internal_info"]["agent_url"].is_string())?;
+    bench.use_disk(ROOT)?;
+    node.order("provide", &json!({}))?;
+    node.wait("available", LIMIT)?;
+    bench.is_blank(ROOT)?;
+    ensure!(bench.server.is_on(), "the server was switched off after the cleaning");
+    bench.deploy("active", &order(lab, "node-3.example.org"))?;
+    node.wait("active", LIMIT)?;
+    bench.runs("node-3.example.org")?;
+    let count = bench.server.starts() - starts;
+    ensure!(count == 2, "{count} starts: one for the ramdisk and one for the system are enough");
+    Ok(())
+}

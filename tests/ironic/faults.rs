@@ -1,0 +1,106 @@
+//! Trouble between Ironic and the agents, most of it on both machines at once.
+
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use ferric_qemu::{Content, Fault};
+use serde_json::{Value, json};
+
+use crate::api::Node;
+use crate::bench::{Bench, LIMIT, Order};
+use crate::harness::{Case, Needs};
+use crate::inside::Lab;
+
+const fn case(name: &'static str, run: fn(&Lab) -> Result<()>) -> Case {
+    Case { name, needs: Needs::Everything, run }
+}
+
+/// The cases.
+pub(crate) const CASES: &[Case] = &[
+    case("both::restarted_conductor_and_refused_heartbeats_do_not_stop_a_deployment", restarted_conductor),
+    case("both::machine_that_lost_power_while_written_to_does_not_boot_and_is_deployed_again", power_cycle),
+];
+
+/// Bytes a second of a download that shall last.
+const SLOW: u64 = 6 << 20;
+/// A while in which Ironic's API refuses everything; agents retry heartbeats after 5 to 10 s.
+const CLOSED: Duration = Duration::from_secs(25);
+
+/// Runs something on both benches at the same time.
+fn on_both(lab: &Lab, work: impl Fn(&Bench) -> Result<()> + Sync) -> Result<()> {
+    thread::scope(|scope| {
+        let handles = lab.benches().each_ref().map(|bench| scope.spawn(|| work(bench)));
+        for (handle, bench) in handles.into_iter().zip(lab.benches()) {
+            let outcome = handle.join().unwrap_or_else(|_panic| Err(anyhow!("it panicked")));
+            outcome.with_context(|| format!("on {}", bench.server.place.name))?;
+        }
+        Ok(())
+    })
+}
+
+fn slow_order<'a>(lab: &'a Lab, bench: &'a Bench, path: &'a str) -> Order<'a> {
+    lab.files.add(path, Content::File(lab.images.raw.path.clone()));
+    lab.files.fault(path, Fault::Throttle(SLOW), None);
+    // On the machine with two disks, the one without old data.
+    let hints = if bench.server.place.name == "uefi" { json!({"serial": "ROOT-2"}) } else { Value::Null };
+    Order { path, hints, ..Order::raw(lab, "node-f.example.org") }
+}
+
+/// Waits until the agent downloads the image.
+fn downloading(lab: &Lab, node: &Node, path: &str) -> Result<()> {
+    let end = Instant::now() + LIMIT;
+    while !lab.files.requests_for(path).iter().any(|request| request.method == "GET" && request.sent_bytes > 32 << 20) {
+        let state = node.state()?;
+        ensure!(!state.contains("failed") && Instant::now() < end, "no download of {path} in state {state:?}");
+        thread::sleep(Duration::from_millis(200));
+    }
+    Ok(())
+}
+
+fn restarted_conductor(lab: &Lab) -> Result<()> {
+    let paths = ["/restart-bios.raw", "/restart-uefi.raw"];
+    let path = |bench: &Bench| paths[usize::from(bench.server.place.name == "uefi")];
+    on_both(lab, |bench| {
+        let node = bench.available()?;
+        bench.deploy("active", &slow_order(lab, bench, path(bench)))?;
+        downloading(lab, &node, path(bench))
+    })?;
+    let starts = lab.benches().each_ref().map(|bench| bench.server.starts());
+    lab.ironic.restart()?;
+    lab.gate.shut(true);
+    paths.iter().for_each(|path| lab.files.clear_faults(path));
+    let refused_before = lab.gate.turned_away();
+    thread::sleep(CLOSED);
+    lab.gate.shut(false);
+    ensure!(lab.gate.turned_away() > refused_before, "no agent said anything while the API was closed");
+    on_both(lab, |bench| {
+        let shown = bench.node()?.wait("active", LIMIT)?;
+        ensure!(shown["last_error"].is_null(), "{}", shown["last_error"]);
+        bench.runs("node-f.example.org")
+    })?;
+    let now = lab.benches().each_ref().map(|bench| bench.server.starts());
+    // One more start each: that of the deployed system.
+    ensure!(now == starts.map(|count| count + 1), "starts {starts:?}, then {now:?}");
+    Ok(())
+}
+
+fn power_cycle(lab: &Lab) -> Result<()> {
+    let bench = lab.bios();
+    let node = bench.available()?;
+    let path = "/cycle.raw";
+    bench.deploy("active", &slow_order(lab, bench, path))?;
+    downloading(lab, &node, path)?;
+    bench.server.pull_plug();
+    lab.files.clear_faults(path);
+    let disk = bench.disk("SYSTEM-1")?;
+    disk.check_zero(0, 512).context("a half-written disk must not have a boot record")?;
+    // The operator gives up on it and deploys anew.
+    let began = SystemTime::now();
+    let available = bench.available()?;
+    bench.deploy("active", &Order { path, ..Order::raw(lab, "node-c.example.org") })?;
+    available.wait("active", LIMIT)?;
+    bench.runs("node-c.example.org")?;
+    ensure!(bench.ramdisk_journal(lab, began).is_ok(), "no logs of the second deployment");
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! A real, unmodified Ironic drives the image: what it is on the wire, an agent that Ironic takes for its own.
+//!
+//! Ironic comes from PyPI into `build/ironic/venv`, pinned by `requirements.txt`. It switches two virtual machines on and
+//! off by IPMI, boots them over the network with its own iPXE interface, and has them inspected, cleaned, deployed,
+//! rescued, serviced and faulted. All of it runs in a network and a process namespace of its own, without a way out and
+//! without rights on the host; nothing outlives the run.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`outside`] | what is done before: packages, images, the namespaces |
+//! | [`inside`], [`harness`] | setting up the lab, running the cases |
+//! | [`network`], [`server`], [`ironic`], [`gate`] | the parts of the lab |
+//! | [`api`], [`bench`], [`trace`] | Ironic's API, a server with its node, the calls on the wire |
+//! | [`life`], [`disks`], [`faults`] | the cases |
+//!
+//! Logs of each run are kept under `build/ironic/`.
+
+mod api;
+mod bench;
+mod disks;
+mod faults;
+mod gate;
+mod harness;
+mod inside;
+mod ironic;
+mod life;
+mod network;
+mod outside;
+mod programs;
+mod server;
+mod trace;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let outcome = match arguments.split_first() {
+        Some((first, rest)) if first == inside::MARK => inside::run(rest),
+        _ => outside::run(&arguments),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            harness::print(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
