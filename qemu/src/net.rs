@@ -56,6 +56,11 @@ pub enum Cable {
     Unplugged,
     /// A tap device of the host, made beforehand, on whatever network it is part of.
     Tap,
+    /// A UDP port of 127.0.0.1: each datagram to it is a frame to the card. What the card sends goes nowhere.
+    Frames {
+        /// The port.
+        port: u16,
+    },
 }
 
 /// A port of the host's loopback that leads into the guest.
@@ -98,6 +103,11 @@ impl Nic {
     /// A card with carrier on a network where nobody answers.
     pub fn silent() -> Self {
         Self { cable: Cable::Silent, forwards: Vec::new(), ..Self::user() }
+    }
+
+    /// A card that receives the frames sent to a UDP port of 127.0.0.1, one in each datagram.
+    pub fn frames(port: u16) -> Self {
+        Self { cable: Cable::Frames { port }, forwards: Vec::new(), ..Self::user() }
     }
 
     /// A card on the host's tap device of that name.
@@ -163,6 +173,10 @@ impl Nic {
             }
             // A hub with one port: the cheapest thing with carrier.
             Cable::Silent | Cable::Unplugged => format!("hubport,id=net{index},hubid={}", index + 1),
+            // Port 9 (discard) for what the card sends.
+            Cable::Frames { port } => {
+                format!("socket,id=net{index},udp=127.0.0.1:9,localaddr=127.0.0.1:{port}")
+            }
             Cable::Tap => crate::disk::join(&[
                 ("type", "tap".to_owned()),
                 ("id", format!("net{index}")),

@@ -1,8 +1,11 @@
 //! Inspection of a machine with one of everything, and the lookup that follows on the same boot.
 
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
 use anyhow::Context as _;
 use ferric_qemu::conductor::{Endpoint, Fault, ProvisionState};
-use ferric_qemu::{Bmc, Disk, DiskBus, DiskFile, artifacts};
+use ferric_qemu::{Bmc, Disk, DiskBus, DiskFile, Nic, artifacts};
 use ferric_tests::{MAC, Plan, unpack};
 use serde_json::{Value, json};
 
@@ -122,4 +125,71 @@ fn plugins_are_there(data: &Value) {
     assert!(nic.is_some_and(|nic| nic["class"] == "020000" && nic["bus"].is_string()), "{devices:#?}");
     let logs = unpack(data["logs"].as_str().unwrap()).unwrap();
     assert!(logs.text("journal").contains("collecting") && logs.text("cmdline").contains("ipa-api-url"));
+}
+
+/// Chassis and port of a switch, and its time to live.
+const NEIGHBOUR: &[u8] = b"\x02\x07\x04\x88\x5a\x92\xec\x54\x59\x04\x05\x05et-1\x06\x02\x00\x78\x00\x00";
+
+fn lldp_frame(payload: &[u8]) -> Vec<u8> {
+    [&[0x01, 0x80, 0xc2, 0, 0, 0x0e, 2, 0, 0, 0, 0, 1, 0x88, 0xcc][..], payload].concat()
+}
+
+/// A port of UDP that was free a moment ago.
+fn free_port() -> u16 {
+    UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap().port()
+}
+
+#[test]
+fn switches_are_named_by_their_frames_and_a_silent_or_hostile_one_holds_nobody_up() {
+    let ports = [free_port(), free_port()];
+    let mut plan = Plan::new("lldp");
+    plan.state = ProvisionState::InspectWait;
+    plan.node = |node| node.fast_track = true;
+    plan.cmdline = "ipa-inspection-collectors=default,lldp ipa-lldp-timeout=6 ipa-disk-wait-attempts=0".to_owned();
+    let bench = plan
+        .boot(|vm| {
+            let vm = ports.into_iter().fold(vm, |vm, port| vm.nic(Nic::frames(port)));
+            Ok(vm.nic(Nic::silent()).nic(Nic::unplugged()))
+        })
+        .unwrap();
+    // A switch repeats itself; the second one's frames are damaged: a TLV longer than what is left.
+    let frames = [lldp_frame(NEIGHBOUR), lldp_frame(b"\x06\x02\x00\x78\xff\xff\x01")];
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let begun = Instant::now();
+    let node = loop {
+        for (port, frame) in ports.iter().zip(&frames) {
+            // Until QEMU listens there is nobody to take it.
+            let _unheard = sender.send_to(frame, ("127.0.0.1", *port));
+        }
+        let node = bench.node().unwrap();
+        if node.provision_state == ProvisionState::Manageable {
+            break node;
+        }
+        assert!(begun.elapsed() < bench.limit(40), "{}", bench.excerpts());
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    let data = node.inspection.unwrap();
+    let raw = data.plugin_data["lldp_raw"].as_object().unwrap();
+    assert_eq!(data.plugin_data["error"], Value::Null);
+    let names: Vec<String> = data.inventory["interfaces"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|nic| nic["name"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names.len(), 5, "{names:?}");
+    let want = [
+        json!([]),
+        json!([[1, "04885a92ec5459"], [2, "0565742d31"], [3, "0078"], [0, ""]]),
+        json!([[3, "0078"]]),
+        json!([]),
+        json!([]),
+    ];
+    for (name, want) in names.iter().zip(want) {
+        assert_eq!(raw[name], want, "{name} of {raw:?}");
+    }
+    // One wait for all, not one for each.
+    let took =
+        bench.uptime_of("posting inspection data").unwrap() - bench.uptime_of("collecting collector=lldp").unwrap();
+    assert!((Duration::from_secs(5)..Duration::from_secs(14)).contains(&took), "{took:?}");
 }
