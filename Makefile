@@ -40,7 +40,7 @@ test-unit: setup ## unit and fixture tests: no VM, no root
 test-vm: image faulty-image ## boot the image in QEMU and drive it
 	@scripts/test.sh vm
 
-test-ironic: image ## a real Ironic drives the image
+test-ironic: image faulty-image ## a real Ironic drives the image
 	@scripts/test.sh ironic
 
 lint: setup ## format, clippy, docs, licences, file sizes

@@ -134,6 +134,19 @@ impl Node {
         self.api.ask("PATCH", &self.path(""), Some(&json!(patch))).map(drop)
     }
 
+    /// Ends the maintenance into which Ironic puts a node that it failed to clean.
+    pub(crate) fn end_maintenance(&self) -> Result<()> {
+        self.api.ask("DELETE", &self.path("/maintenance"), None).map(drop)
+    }
+
+    /// What the switch said of the port with that address.
+    pub(crate) fn link(&self, mac: &str) -> Result<Value> {
+        let list = self.api.get(&self.path("/ports?fields=address,local_link_connection"))?;
+        let ports = list["ports"].as_array().context("no list of ports")?;
+        let port = ports.iter().find(|port| port["address"] == mac).context("no such port")?;
+        Ok(port["local_link_connection"].clone())
+    }
+
     pub(crate) fn state(&self) -> Result<String> {
         let node = self.api.get(&self.path("?fields=provision_state"))?;
         Ok(node["provision_state"].as_str().unwrap_or_default().to_owned())

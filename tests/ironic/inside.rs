@@ -51,6 +51,7 @@ pub(crate) struct Lab {
     pub(crate) images: Images,
     benches: [Bench; 2],
     _dhcp: Program,
+    _switch: Program,
     _work: TempDir,
 }
 
@@ -69,12 +70,14 @@ impl Lab {
         for (name, file) in [
             ("/vmlinuz", &image.kernel),
             ("/initramfs.img", &image.initramfs),
+            ("/faulty.img", &build.join("faulty/initramfs.img")),
             ("/system.raw", &images.raw.path),
             ("/system.qcow2", &images.qcow2.path),
         ] {
             files.add(name, Content::File(file.clone()));
         }
         let dhcp = network::serve_dhcp(dir, &logs)?;
+        let switch = network::announce_switch(venv, &logs)?;
         let gate = Gate::start(API, UPSTREAM)?;
         let ironic = Ironic::start(venv, &state, &www, &logs).context("starting Ironic")?;
         let [bios, uefi] = PLACES;
@@ -87,7 +90,7 @@ impl Lab {
         let vars = dir.join("vars.fd");
         let uefi_vm = |vm: VmBuilder| vm.memory_mib(384).uefi_with_vars(vars);
         let uefi = bench(uefi, DiskBus::Nvme, uefi_disks, uefi_vm, dir, &logs, &ironic)?;
-        Ok(Self { ironic, gate, files, images, benches: [bios, uefi], _dhcp: dhcp, _work: work })
+        Ok(Self { ironic, gate, files, images, benches: [bios, uefi], _dhcp: dhcp, _switch: switch, _work: work })
     }
 
     /// The machine with BIOS and a virtio disk.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, LIMIT, Order};
 use crate::harness::{Case, Needs};
 use crate::inside::Lab;
+use crate::network::{FILES, SWITCH};
 
 const DISK: &str = "SYSTEM-1";
 
@@ -25,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     case("bios::undeployed_node_is_cleaned", undeployment),
     case("bios::manual_cleaning_runs_the_ordered_steps", manual_cleaning),
     case("bios::failed_deployments_say_what_and_why", failures),
+    case("bios::crash_of_the_agent_fails_the_step_and_says_why", crash),
 ];
 
 /// Common to every boot of the ramdisk: version, lookup, reachability, first heartbeat.
@@ -62,6 +64,9 @@ pub(crate) fn inspect(lab: &Lab, bench: &Bench, cpus: u64, memory_mib: u64, boot
     ensure!(inventory["system_vendor"]["serial_number"] == place.name, "vendor {}", inventory["system_vendor"]);
     ensure!(inventory["boot"]["current_boot_mode"] == boot_mode, "boot {}", inventory["boot"]);
     ensure!(data["plugin_data"]["pci_devices"].as_array().is_some_and(|list| !list.is_empty()), "no PCI devices");
+    let link = node.link(place.mac)?;
+    let expected = json!({"switch_id": SWITCH.0, "switch_info": SWITCH.1, "port_id": place.switch_port});
+    ensure!(link == expected, "the switch's port is {link}, expected {expected}");
     ensure!(!bench.server.is_on(), "the server was left on");
     bench.called(lab, began, "a.inspection")
 }
@@ -159,6 +164,29 @@ fn manual_cleaning(lab: &Lab) -> Result<()> {
     let disk = bench.disk(DISK)?;
     disk.check_zero(0, disk.len_bytes()?).context("after erase_devices")?;
     bench.called(lab, began, &cleaning_calls(&steps))
+}
+
+fn crash(lab: &Lab) -> Result<()> {
+    let bench = lab.bios();
+    let node = bench.manageable()?;
+    let began = SystemTime::now();
+    let ramdisk = |name: &str| node.set(&[("/driver_info/deploy_ramdisk", json!(format!("http://{FILES}/{name}")))]);
+    ramdisk("faulty.img")?;
+    let step = json!({"interface": "deploy", "step": "abort_worker"});
+    let ordered = node.order("clean", &json!({"clean_steps": [step]}));
+    let failed = ordered.and_then(|()| {
+        node.wait_until("a failure", LIMIT, |node| {
+            node["provision_state"] == "clean failed" && node["last_error"].is_string()
+        })
+    });
+    ramdisk("initramfs.img")?;
+    let shown = failed?;
+    let error = shown["last_error"].as_str().unwrap_or_default();
+    ensure!(error.contains("abort_worker") && error.contains("SIGABRT"), "{error:?} tells neither what nor why");
+    ensure!(bench.server.is_on(), "Ironic leaves a machine on that it failed to clean");
+    let journal = bench.ramdisk_journal(lab, began)?;
+    ensure!(journal.contains("SIGABRT"), "the agent's log tells nothing of the crash: {journal}");
+    node.end_maintenance()
 }
 
 fn failures(lab: &Lab) -> Result<()> {

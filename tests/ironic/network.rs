@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use ferric_qemu::artifacts;
 
-use crate::programs::{Program, run};
+use crate::programs::{self, Program, run};
 
 /// This host: Ironic, files, DHCP. TEST-NET-2 of RFC 5737, as all addresses here.
 pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -17,6 +17,9 @@ pub(crate) const UPSTREAM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOC
 /// Where files are.
 pub(crate) const FILES: SocketAddr = SocketAddr::new(IpAddr::V4(HOST), 8080);
 const BRIDGE: &str = "lan0";
+
+/// What the switch calls itself, as in `switch.py`.
+pub(crate) const SWITCH: (&str, &str) = ("02:00:ca:1e:c0:01", "switch-1");
 
 /// What identifies one server on the network.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +33,8 @@ pub(crate) struct Place {
     pub(crate) address: Ipv4Addr,
     pub(crate) bmc: Ipv4Addr,
     pub(crate) bmc_mac: &'static str,
+    /// What the switch calls its port.
+    pub(crate) switch_port: &'static str,
     /// Port of 127.0.0.1 where QEMU reaches the management controller.
     pub(crate) kcs_port: u16,
 }
@@ -45,6 +50,7 @@ pub(crate) const PLACES: [Place; 2] = [
         address: Ipv4Addr::new(198, 51, 100, 11),
         bmc: Ipv4Addr::new(198, 51, 100, 2),
         bmc_mac: "52:54:00:b1:05:0b",
+        switch_port: "Ethernet1/1",
         kcs_port: 9002,
     },
     Place {
@@ -56,6 +62,7 @@ pub(crate) const PLACES: [Place; 2] = [
         address: Ipv4Addr::new(198, 51, 100, 12),
         bmc: Ipv4Addr::new(198, 51, 100, 3),
         bmc_mac: "52:54:00:ef:e1:0b",
+        switch_port: "Ethernet1/2",
         kcs_port: 9003,
     },
 ];
@@ -72,6 +79,14 @@ pub(crate) fn make() -> Result<()> {
         ip(&format!("link set {} master {BRIDGE} up", place.tap))?;
     }
     ip(&format!("link set {BRIDGE} up"))
+}
+
+/// Starts the switch's announcements of itself.
+pub(crate) fn announce_switch(venv: &Path, logs: &Path) -> Result<Program> {
+    let script = programs::own_file("switch.py")?;
+    Program::start(venv.join("bin/python"), &logs.join("switch.log"), |command| {
+        command.arg(script).args(PLACES.map(|place| place.tap));
+    })
 }
 
 fn ip(arguments: &str) -> Result<()> {

@@ -50,6 +50,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     let lock = File::create(folder.join("lock")).context("making the lock of the tests with Ironic")?;
     lock.lock().context("waiting for another run of the tests with Ironic")?;
     Image::built("virt")?;
+    Image::built("faulty").context("the image of `make faulty-image`")?;
     let venv = match lacking().map_or_else(|| ironic_venv(&folder), |reason| Ok(Err(reason)))? {
         Ok(venv) => venv,
         Err(reason) => {

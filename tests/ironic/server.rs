@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ferric_qemu::{Boot, Console, Vm, VmBuilder, artifacts};
+use ferric_qemu::{Boot, Console, Firmware, Vm, VmBuilder, artifacts};
 
 use crate::network::{HOST, Place};
 use crate::programs::{self, Program};
@@ -84,7 +84,7 @@ impl Server {
     }
 
     /// Whether a start from disk follows the boot order in the firmware's variables, where the agent has entered what it
-    /// deployed. It holds for the first start after that: a start from the network makes OVMF write an order of QEMU's.
+    /// deployed. It holds up to the next start from the network, which begins with fresh variables.
     pub(crate) fn follow_own_order(&self, own: bool) {
         self.machine.lock().own_order = own;
     }
@@ -199,7 +199,13 @@ impl Machine {
             _ if state.own_order => Boot::Firmware,
             _ => Boot::Disk,
         };
-        state.vm = Some(self.builder.clone().boot(boot).start()?);
+        let mut builder = self.builder.clone().boot(boot);
+        let machine = builder.machine_mut();
+        if let (Boot::Lan, Firmware::Uefi { vars: Some(vars) }) = (&machine.boot, &machine.firmware) {
+            // OVMF would try HTTP boot for minutes before iPXE, once it has an entry for it; a fresh one has none.
+            drop(fs::remove_file(vars));
+        }
+        state.vm = Some(builder.start()?);
         state.starts += 1;
         Ok(())
     }

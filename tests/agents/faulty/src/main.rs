@@ -1,4 +1,5 @@
-//! An agent outside of Ferric's own source: the standard extensions and one more, whose commands fail on order.
+//! An agent outside of Ferric's own source: the standard extensions and one more, whose commands fail on order, and a
+//! hardware manager with a cleaning step of that kind.
 //!
 //! It shows how an image with extensions of one's own is made (`make image AGENT=tests/agents/faulty`), and lets tests
 //! see what a panic, a crash and a lack of memory do on a booted machine.
@@ -11,6 +12,9 @@ use std::time::Duration;
 
 use ferric_agent::command::{Command, CommandEntry, Context, Extension, Mode};
 use ferric_agent::extensions::EXTENSIONS;
+use ferric_hardware::{
+    HardwareError, HardwareManager, HardwareSupport, MANAGERS, Machine, Priorities, Priority, Probes, Step,
+};
 use ferric_types::{CommandError, ErrorClass};
 use serde_json::Value;
 
@@ -26,7 +30,57 @@ const FAULTY: Extension = Extension {
 };
 
 fn main() -> ExitCode {
-    ferric_agent::run([EXTENSIONS, &[&FAULTY]].concat().leak(), ferric_hardware::MANAGERS)
+    ferric_agent::run([EXTENSIONS, &[&FAULTY]].concat().leak(), [MANAGERS, &[&FaultyHardwareManager]].concat().leak())
+}
+
+/// Brings the step `abort_worker`, which only an operator can order.
+#[derive(Debug)]
+struct FaultyHardwareManager;
+
+impl HardwareManager for FaultyHardwareManager {
+    fn name(&self) -> &'static str {
+        "faulty_hardware_manager"
+    }
+
+    fn class_name(&self) -> &'static str {
+        "FaultyHardwareManager"
+    }
+
+    fn version(&self) -> &'static str {
+        "1.0"
+    }
+
+    fn support(&self, _machine: &Machine) -> HardwareSupport {
+        HardwareSupport::Generic
+    }
+
+    fn initialize(&self, _machine: &Machine) -> Result<(), HardwareError> {
+        Ok(())
+    }
+
+    fn steps(&self) -> &'static [Step] {
+        const STEPS: &[Step] = &[Step {
+            name: "abort_worker",
+            interface: "deploy",
+            priorities: Priorities { clean: Some(Priority::Fixed(0)), ..Priorities::NONE },
+            reboot_requested: false,
+            abortable: Some(true),
+            args: &[],
+            run: |_, _| abort(),
+        }];
+        STEPS
+    }
+
+    fn probes(&self) -> &'static Probes {
+        const { &Probes::NONE }
+    }
+}
+
+/// Ends the whole worker, as a bug in unsafe code would.
+fn abort<T>() -> Result<T, CommandError> {
+    // The answer to the request goes out first.
+    std::thread::sleep(Duration::from_millis(500));
+    std::process::abort()
 }
 
 struct Panic;
@@ -51,11 +105,8 @@ impl Command for Abort {
     type Params = Value;
     type Reply = ();
 
-    /// Ends the whole worker, as a bug in unsafe code would.
     fn run(_context: &Context, _params: Value) -> Result<(), CommandError> {
-        // The answer to the request goes out first.
-        std::thread::sleep(Duration::from_millis(500));
-        std::process::abort()
+        abort()
     }
 }
 
