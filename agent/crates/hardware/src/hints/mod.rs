@@ -189,6 +189,19 @@ impl RootDeviceHints {
     pub fn matches(&self, disk: &Disk) -> bool {
         self.rules.iter().all(|rule| rule.matches(disk))
     }
+
+    /// What a disk has where it does not satisfy a hint, for the operator: `serial is S1, size is 9.50 GiB`.
+    pub fn mismatches(&self, disk: &Disk) -> String {
+        let wrong = self.rules.iter().filter(|rule| !rule.matches(disk)).map(|rule| {
+            let name =
+                ATTRIBUTES.iter().find(|(_, attribute)| *attribute == rule.attribute).map_or("", |(name, _)| name);
+            let mut values = rule.attribute.values(disk);
+            values.dedup();
+            let values = if values.is_empty() { "none".to_owned() } else { values.join(" or ") };
+            format!("{name} is {values}")
+        });
+        wrong.collect::<Vec<_>>().join(", ")
+    }
 }
 
 fn plain(value: &Value) -> String {
@@ -271,34 +284,44 @@ fn text_test(name: &'static str, expression: &str) -> Result<Test, HintError> {
     }
 }
 
-impl Rule {
-    fn matches(&self, disk: &Disk) -> bool {
+impl Attribute {
+    /// What a disk has: one value or several, of which any may satisfy a hint. Numbers and flags are for showing only.
+    fn values(self, disk: &Disk) -> Vec<String> {
         let info = &disk.info;
         let one = |value: &Option<String>| vec![value.clone().unwrap_or_else(|| "none".to_owned())];
         let known = |values: &[Option<String>]| values.iter().flatten().cloned().collect();
-        let values: Vec<String> = match self.attribute {
-            Attribute::Size => return self.matches_size(info.size),
-            Attribute::Rotational => return self.test == Test::Flag(info.rotational),
-            Attribute::Name => return self.with_link_resolved(disk).matches_text(&info.name),
-            Attribute::Model => one(&info.model),
-            Attribute::Vendor => one(&info.vendor),
-            Attribute::Wwn => known(&disk.wwns),
-            Attribute::Serial => known(&disk.serials),
-            Attribute::WwnWithExtension => one(&info.wwn_with_extension),
-            Attribute::WwnVendorExtension => one(&info.wwn_vendor_extension),
-            Attribute::Hctl => one(&info.hctl),
-            Attribute::ByPath if disk.by_paths.len() > 1 => disk.by_paths.clone(),
-            Attribute::ByPath => one(&info.by_path),
-            Attribute::Tran => one(&info.tran),
-        };
-        values.iter().any(|value| self.matches_text(value))
+        match self {
+            Self::Size => vec![format!("{:.2} GiB", gib(info.size))],
+            Self::Rotational => vec![info.rotational.to_string()],
+            Self::Name => vec![info.name.clone()],
+            Self::Model => one(&info.model),
+            Self::Vendor => one(&info.vendor),
+            Self::Wwn => known(&disk.wwns),
+            Self::Serial => known(&disk.serials),
+            Self::WwnWithExtension => one(&info.wwn_with_extension),
+            Self::WwnVendorExtension => one(&info.wwn_vendor_extension),
+            Self::Hctl => one(&info.hctl),
+            Self::ByPath if disk.by_paths.len() > 1 => disk.by_paths.clone(),
+            Self::ByPath => one(&info.by_path),
+            Self::Tran => one(&info.tran),
+        }
     }
+}
 
-    fn matches_size(&self, size_bytes: u64) -> bool {
-        // Both halves are exact in a float, so that a disk of a whole number of GiB compares as equal to it.
-        let half = |bits: u64| u32::try_from(bits).map_or(f64::INFINITY, f64::from);
-        let gib = half(size_bytes >> 30) + half(size_bytes & 0x3fff_ffff) / f64::from(1_u32 << 30);
-        self.matches_number(gib)
+/// Bytes as GiB. Both halves are exact in a float, so that a disk of a whole number of GiB compares as equal to it.
+fn gib(bytes: u64) -> f64 {
+    let half = |bits: u64| u32::try_from(bits).map_or(f64::INFINITY, f64::from);
+    half(bytes >> 30) + half(bytes & 0x3fff_ffff) / f64::from(1_u32 << 30)
+}
+
+impl Rule {
+    fn matches(&self, disk: &Disk) -> bool {
+        match self.attribute {
+            Attribute::Size => self.matches_number(gib(disk.info.size)),
+            Attribute::Rotational => self.test == Test::Flag(disk.info.rotational),
+            Attribute::Name => self.with_link_resolved(disk).matches_text(&disk.info.name),
+            attribute => attribute.values(disk).iter().any(|value| self.matches_text(value)),
+        }
     }
 
     fn matches_number(&self, number: f64) -> bool {

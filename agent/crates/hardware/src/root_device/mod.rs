@@ -83,21 +83,20 @@ fn by_hints<'a>(disks: &'a [Disk], hints: &Map<String, Value>) -> Result<&'a Dis
             Shown(hints)
         ))
     })?;
-    disks.iter().find(|disk| rules.matches(disk)).ok_or_else(|| {
+    let fitting: Vec<&Disk> = disks.iter().filter(|disk| rules.matches(disk)).collect();
+    if let [first, _, ..] = fitting.as_slice() {
+        let names: Vec<&str> = fitting.iter().map(|disk| disk.info.name.as_str()).collect();
+        tracing::warn!(taken = first.info.name, hints = %Shown(hints), "several disks fit the hints: {}", names.join(", "));
+    }
+    fitting.first().copied().ok_or_else(|| {
+        let shown = |disk: &Disk| format!("{} ({})", disk.info.name, rules.mismatches(disk));
+        let candidates = disks.iter().map(shown).collect::<Vec<_>>().join("; ");
         not_found(format!(
             "No suitable device was found for deployment using these hints {}. Disks of this machine: {}",
             Shown(hints),
-            names(disks)
+            if candidates.is_empty() { "none" } else { &candidates },
         ))
     })
-}
-
-fn names(disks: &[Disk]) -> String {
-    let shown = |disk: &Disk| {
-        let serial = disk.info.serial.as_deref().unwrap_or("-");
-        format!("{} (serial {serial}, {} bytes)", disk.info.name, disk.info.size)
-    };
-    if disks.is_empty() { "none".to_owned() } else { disks.iter().map(shown).collect::<Vec<_>>().join(", ") }
 }
 
 fn not_found(details: String) -> CommandError {

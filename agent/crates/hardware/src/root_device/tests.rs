@@ -97,6 +97,16 @@ fn hints_choose_and_a_wrong_hint_never_falls_back() {
     assert_eq!(absent.class, ErrorClass::DeviceNotFound);
     let want = "No suitable device was found for deployment using these hints {\"serial\":\"absent\"}";
     assert!(absent.details.starts_with(want), "{absent}");
+    // Each disk with what it has where the hints ask for something else.
+    let none = hinted(json!({"serial": "serial-vda", "size": "< 10", "rotational": true, "wwn": "0x1"})).unwrap_err();
+    assert!(
+        none.details.ends_with(
+            ". Disks of this machine: /dev/vda (size is 20.00 GiB, rotational is false, wwn is none); /dev/vdb (serial is \
+             serial-vdb, rotational is false, wwn is none)"
+        ),
+        "{none}"
+    );
+    assert_eq!(hinted(json!({"size": "> 4"})).unwrap(), "/dev/vda", "the first of several");
     let invalid = hinted(json!({"colour": "red"})).unwrap_err();
     assert!(
         invalid.details.contains("because they failed to validate. Error: The hints \"colour\" are invalid"),
