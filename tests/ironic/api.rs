@@ -147,6 +147,17 @@ impl Node {
         Ok(port["local_link_connection"].clone())
     }
 
+    /// Gives the node another driver, with that driver's own interfaces where the old ones do not go with it.
+    pub(crate) fn change_driver(&self, driver: &str, info: &Value) -> Result<()> {
+        let patch = json!([
+            {"op": "replace", "path": "/driver", "value": driver},
+            {"op": "replace", "path": "/driver_info", "value": info},
+        ]);
+        self.api.ask("PATCH", &self.path("?reset_interfaces=true"), Some(&patch))?;
+        // They have no default in the settings of the tests.
+        self.set(&[("/inspect_interface", json!("agent")), ("/rescue_interface", json!("agent"))])
+    }
+
     pub(crate) fn state(&self) -> Result<String> {
         let node = self.api.get(&self.path("?fields=provision_state"))?;
         Ok(node["provision_state"].as_str().unwrap_or_default().to_owned())

@@ -94,15 +94,13 @@ impl Bench {
             return Ok(node.clone());
         }
         let place = self.server.place;
+        let info = self.ipmi_info();
         let node = Node::create(
             &self.api,
             &json!({
                 "name": place.name, "driver": "ipmi",
                 "inspect_interface": "agent", "rescue_interface": "agent", "raid_interface": "agent",
-                "driver_info": {
-                    "ipmi_address": place.bmc.to_string(), "ipmi_port": 623, "ipmi_username": BMC_USER,
-                    "ipmi_password": BMC_PASSWORD, "ipmi_protocol_version": "2.0", "ipmi_cipher_suite": "3",
-                },
+                "driver_info": info,
                 "properties": {"capabilities": format!("boot_mode:{}", place.name)},
             }),
         )?;
@@ -110,9 +108,30 @@ impl Bench {
         Ok(known.insert(node).clone())
     }
 
-    /// Brings the node to `manageable`, from wherever it is.
+    /// How Ironic reaches the server's BMC by IPMI.
+    pub(crate) fn ipmi_info(&self) -> Value {
+        json!({
+            "ipmi_address": self.server.place.bmc.to_string(), "ipmi_port": 623, "ipmi_username": BMC_USER,
+            "ipmi_password": BMC_PASSWORD, "ipmi_protocol_version": "2.0", "ipmi_cipher_suite": "3",
+        })
+    }
+
+    /// Gives the node a ramdisk of its own. Ironic wants the kernel to be named with it.
+    pub(crate) fn boots(&self, ramdisk: &str) -> Result<()> {
+        let url = |name: &str| json!(format!("http://{FILES}/{name}"));
+        self.node()?
+            .set(&[("/driver_info/deploy_kernel", url("vmlinuz")), ("/driver_info/deploy_ramdisk", url(ramdisk))])
+    }
+
+    /// Whether the node is cleaned on its way to `available`.
+    pub(crate) fn is_cleaned(&self, cleaned: bool) -> Result<()> {
+        self.node()?.set(&[("/automated_clean", json!(cleaned))])
+    }
+
+    /// Brings the node to `manageable`, from wherever it is, without cleaning.
     pub(crate) fn manageable(&self) -> Result<Node> {
         let node = self.node()?;
+        self.is_cleaned(false)?;
         for _ in 0..4 {
             match node.state()?.as_str() {
                 "manageable" => return Ok(node),
@@ -126,9 +145,10 @@ impl Bench {
         bail!("node {} is in state {:?} and not to be had", self.server.place.name, node.state()?)
     }
 
-    /// Brings the node to `available`, from wherever it is.
+    /// Brings the node to `available`, from wherever it is, without cleaning.
     pub(crate) fn available(&self) -> Result<Node> {
         let node = self.node()?;
+        self.is_cleaned(false)?;
         for _ in 0..4 {
             let (order, passing) = match node.state()?.as_str() {
                 "available" => return Ok(node),

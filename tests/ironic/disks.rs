@@ -10,7 +10,7 @@ use crate::bench::{Bench, LIMIT, MIB, Order};
 use crate::harness::{Case, Needs};
 use crate::inside::Lab;
 use crate::life::{self, BOOT};
-use crate::network::FILES;
+use crate::network::REDFISH;
 
 const fn case(name: &'static str, run: fn(&Lab) -> Result<()>) -> Case {
     Case { name, needs: Needs::Uefi, run }
@@ -21,8 +21,9 @@ pub(crate) const CASES: &[Case] = &[
     case("uefi::inspection_fills_in_node_and_ports", |lab| life::inspect(lab, lab.uefi(), 1, 384, "uefi")),
     case("uefi::qcow2_image_goes_to_the_disk_of_the_hints_and_boots_by_its_entry", hinted),
     case("uefi::rescued_node_comes_back_as_it_was", rescue),
-    case("uefi::serviced_node_comes_back_with_what_the_step_wrote", service),
+    case("uefi::serviced_node_comes_back_as_it_was", service),
     case("uefi::fast_track_inspects_cleans_and_deploys_on_one_boot", fast_track),
+    case("uefi::node_is_cleaned_and_deployed_by_redfish_too", by_redfish),
 ];
 
 const ROOT: &str = "ROOT-2";
@@ -68,25 +69,20 @@ fn rescue(lab: &Lab) -> Result<()> {
 fn service(lab: &Lab) -> Result<()> {
     let bench = lab.uefi();
     let node = bench.active(&order(lab, "node-2.example.org"))?;
-    // The running system's table, without which it would not start again.
-    bench.server.pull_plug();
-    bench.disk(ROOT)?.fill(5, 0, MIB)?;
     let began = SystemTime::now();
-    let image = &lab.images.qcow2;
-    let info = json!({
-        "id": "again", "urls": [format!("http://{FILES}/system.qcow2")], "disk_format": "qcow2",
-        "container_format": "bare", "stream_raw_images": true, "os_hash_algo": "sha256",
-        "os_hash_value": image.sha256, "checksum": null, "node_uuid": node.uuid,
+    // Ferric's own steps for a node in service take arguments that Ironic does not let through, as do the reference agent's.
+    bench.boots("faulty.img")?;
+    let step = json!({"interface": "deploy", "step": "pause", "args": {"seconds": 2}});
+    let served = node.order("service", &json!({"service_steps": [step]})).and_then(|()| {
+        node.wait_until("the service's begin", LIMIT, |node| node["provision_state"] != "active")?;
+        node.wait("active", LIMIT)
     });
-    let step = json!({"interface": "deploy", "step": "write_image", "args": {"image_info": info}});
-    node.order("service", &json!({"service_steps": [step]}))?;
-    node.wait_until("the service's begin", LIMIT, |node| node["provision_state"] != "active")?;
-    let shown = node.wait("active", LIMIT)?;
+    bench.boots("initramfs.img")?;
+    let shown = served?;
     ensure!(shown["last_error"].is_null(), "{}", shown["last_error"]);
-    bench.holds(ROOT, &lab.images.raw)?;
-    bench.server.says("FERRIC-DEMO-OS up:")?;
+    bench.runs("node-2.example.org")?;
     let calls = format!(
-        "{BOOT} c.service.get_service_steps c.commands? c.service.execute_service_step a.lookup-again? \
+        "{BOOT} c.service.get_service_steps c.commands? c.service.execute_service_step \
          (a.heartbeat c.commands )+ c.log.collect_system_logs? a.heartbeat*"
     );
     bench.called(lab, began, &calls)
@@ -112,6 +108,7 @@ fn fast_tracked(lab: &Lab, bench: &Bench, node: &Node) -> Result<()> {
     // Ironic believes in an agent once it has had a heartbeat of it.
     node.wait_until("a heartbeat", LIMIT, |node| node["driver_internal_info"]["agent_url"].is_string())?;
     bench.use_disk(ROOT)?;
+    bench.is_cleaned(true)?;
     node.order("provide", &json!({}))?;
     node.wait("available", LIMIT)?;
     bench.is_blank(ROOT)?;
@@ -122,4 +119,29 @@ fn fast_tracked(lab: &Lab, bench: &Bench, node: &Node) -> Result<()> {
     let count = bench.server.starts() - starts;
     ensure!(count == 2, "{count} starts: one for the ramdisk and one for the system are enough");
     Ok(())
+}
+
+fn by_redfish(lab: &Lab) -> Result<()> {
+    let bench = lab.uefi();
+    let node = bench.manageable()?;
+    ensure!(!bench.server.is_on(), "the server is on before it is needed");
+    let system = format!("/redfish/v1/Systems/{}", bench.server.place.uuid);
+    let info = json!({"redfish_address": format!("http://{REDFISH}"), "redfish_system_id": system});
+    node.change_driver("redfish", &info)?;
+    let outcome = redfish_life(lab, bench, &node);
+    // Back to the driver of the other cases, in a state that allows it.
+    bench.manageable().and_then(|node| node.change_driver("ipmi", &bench.ipmi_info())).and(outcome)
+}
+
+fn redfish_life(lab: &Lab, bench: &Bench, node: &Node) -> Result<()> {
+    bench.use_disk(ROOT)?;
+    bench.is_cleaned(true)?;
+    node.order("provide", &json!({}))?;
+    let shown = node.wait("available", LIMIT)?;
+    ensure!(shown["last_error"].is_null(), "{}", shown["last_error"]);
+    bench.is_blank(ROOT)?;
+    bench.deploy("active", &order(lab, "node-4.example.org"))?;
+    let shown = node.wait("active", LIMIT)?;
+    ensure!(shown["power_interface"] == "redfish" && shown["management_interface"] == "redfish", "{shown}");
+    bench.runs("node-4.example.org")
 }

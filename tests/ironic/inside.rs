@@ -14,6 +14,7 @@ use crate::harness;
 use crate::ironic::Ironic;
 use crate::network::{self, API, FILES, PLACES, Place, UPSTREAM};
 use crate::programs::Program;
+use crate::redfish::Redfish;
 use crate::server::Server;
 
 /// First argument of the program when it runs in the namespaces.
@@ -52,6 +53,7 @@ pub(crate) struct Lab {
     benches: [Bench; 2],
     _dhcp: Program,
     _switch: Program,
+    _redfish: Redfish,
     _work: TempDir,
 }
 
@@ -90,7 +92,19 @@ impl Lab {
         let vars = dir.join("vars.fd");
         let uefi_vm = |vm: VmBuilder| vm.memory_mib(384).uefi_with_vars(vars);
         let uefi = bench(uefi, DiskBus::Nvme, uefi_disks, uefi_vm, dir, &logs, &ironic)?;
-        Ok(Self { ironic, gate, files, images, benches: [bios, uefi], _dhcp: dhcp, _switch: switch, _work: work })
+        let controls = [bios.server.controls(), uefi.server.controls()];
+        let redfish = Redfish::start(venv, controls, dir, &logs).context("starting the Redfish service")?;
+        Ok(Self {
+            ironic,
+            gate,
+            files,
+            images,
+            benches: [bios, uefi],
+            _dhcp: dhcp,
+            _switch: switch,
+            _redfish: redfish,
+            _work: work,
+        })
     }
 
     /// The machine with BIOS and a virtio disk.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bench::{Bench, LIMIT, Order};
 use crate::harness::{Case, Needs};
 use crate::inside::Lab;
-use crate::network::{FILES, SWITCH};
+use crate::network::SWITCH;
 
 const DISK: &str = "SYSTEM-1";
 
@@ -80,6 +80,7 @@ fn cleaning(lab: &Lab) -> Result<()> {
     let bench = lab.bios();
     let node = bench.manageable()?;
     bench.use_disk(DISK)?;
+    bench.is_cleaned(true)?;
     let began = SystemTime::now();
     node.order("provide", &json!({}))?;
     let shown = node.wait("available", LIMIT)?;
@@ -141,6 +142,7 @@ fn rebuild(lab: &Lab) -> Result<()> {
 fn undeployment(lab: &Lab) -> Result<()> {
     let bench = lab.bios();
     let node = bench.active(&Order::raw(lab, "node-1.example.org"))?;
+    bench.is_cleaned(true)?;
     let began = SystemTime::now();
     node.order("deleted", &json!({}))?;
     let shown = node.wait("available", LIMIT)?;
@@ -170,8 +172,7 @@ fn crash(lab: &Lab) -> Result<()> {
     let bench = lab.bios();
     let node = bench.manageable()?;
     let began = SystemTime::now();
-    let ramdisk = |name: &str| node.set(&[("/driver_info/deploy_ramdisk", json!(format!("http://{FILES}/{name}")))]);
-    ramdisk("faulty.img")?;
+    bench.boots("faulty.img")?;
     let step = json!({"interface": "deploy", "step": "abort_worker"});
     let ordered = node.order("clean", &json!({"clean_steps": [step]}));
     let failed = ordered.and_then(|()| {
@@ -179,7 +180,7 @@ fn crash(lab: &Lab) -> Result<()> {
             node["provision_state"] == "clean failed" && node["last_error"].is_string()
         })
     });
-    ramdisk("initramfs.img")?;
+    bench.boots("initramfs.img")?;
     let shown = failed?;
     let error = shown["last_error"].as_str().unwrap_or_default();
     ensure!(error.contains("abort_worker") && error.contains("SIGABRT"), "{error:?} tells neither what nor why");

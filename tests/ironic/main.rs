@@ -1,7 +1,7 @@
 //! A real, unmodified Ironic drives the image: what it is on the wire, an agent that Ironic takes for its own.
 //!
 //! Ironic comes from PyPI into `build/ironic/venv`, pinned by `requirements.txt`. It switches two virtual machines on and
-//! off by IPMI, boots them over the network with its own iPXE interface, and has them inspected, cleaned, deployed,
+//! off by IPMI and Redfish, boots them over the network with its own iPXE interface, and has them inspected, cleaned, deployed,
 //! rescued, serviced and faulted. All of it runs in a network and a process namespace of its own, without a way out and
 //! without rights on the host; nothing outlives the run.
 //!
@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`outside`] | what is done before: packages, images, the namespaces |
 //! | [`inside`], [`harness`] | setting up the lab, running the cases |
-//! | [`network`], [`server`], [`ironic`], [`gate`] | the parts of the lab |
+//! | [`network`], [`server`], [`redfish`], [`ironic`], [`gate`] | the parts of the lab |
 //! | [`api`], [`bench`], [`trace`] | Ironic's API, a server with its node, the calls on the wire |
 //! | [`life`], [`disks`], [`faults`] | the cases |
 //!
@@ -27,6 +27,7 @@ mod life;
 mod network;
 mod outside;
 mod programs;
+mod redfish;
 mod server;
 mod trace;
 

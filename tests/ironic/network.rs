@@ -14,6 +14,10 @@ pub(crate) const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub(crate) const API: SocketAddr = SocketAddr::new(IpAddr::V4(HOST), 6385);
 /// Where Ironic itself listens.
 pub(crate) const UPSTREAM: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 6386);
+/// Where the servers' Redfish service is.
+pub(crate) const REDFISH: SocketAddr = SocketAddr::new(IpAddr::V4(HOST), 8000);
+/// Where that service tells what it was ordered to do.
+pub(crate) const REDFISH_ORDERS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8001);
 /// Where files are.
 pub(crate) const FILES: SocketAddr = SocketAddr::new(IpAddr::V4(HOST), 8080);
 const BRIDGE: &str = "lan0";

@@ -31,6 +31,30 @@ pub(crate) struct Server {
     _bmc: Program,
 }
 
+/// A way to switch a server.
+#[derive(Debug, Clone)]
+pub(crate) struct Controls(Arc<Machine>);
+
+impl Controls {
+    pub(crate) fn place(&self) -> Place {
+        self.0.place
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_on(&self.0.lock())
+    }
+
+    /// Switches it on or off.
+    pub(crate) fn switch(&self, on: bool) -> Result<()> {
+        self.0.set("power", if on { "1" } else { "0" })
+    }
+
+    /// Chooses the network or the disk for the next start.
+    pub(crate) fn boot_from_network(&self, network: bool) -> Result<()> {
+        self.0.set("boot", if network { "pxe" } else { "default" })
+    }
+}
+
 /// The machine as the management controller holds it.
 #[derive(Debug)]
 struct Machine {
@@ -71,6 +95,11 @@ impl Server {
         }));
         let bmc = start_bmc(place, port, dir, logs)?;
         Ok(Self { place, machine, _bmc: bmc })
+    }
+
+    /// The machine, for another kind of management controller.
+    pub(crate) fn controls(&self) -> Controls {
+        Controls(Arc::clone(&self.machine))
     }
 
     /// Whether the power is on.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ferric_agent::command::{Command, CommandEntry, Context, Extension, Mode};
 use ferric_agent::extensions::EXTENSIONS;
 use ferric_hardware::{
-    HardwareError, HardwareManager, HardwareSupport, MANAGERS, Machine, Priorities, Priority, Probes, Step,
+    ArgInfo, HardwareError, HardwareManager, HardwareSupport, MANAGERS, Machine, Priorities, Priority, Probes, Step,
 };
 use ferric_types::{CommandError, ErrorClass};
 use serde_json::Value;
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     ferric_agent::run([EXTENSIONS, &[&FAULTY]].concat().leak(), [MANAGERS, &[&FaultyHardwareManager]].concat().leak())
 }
 
-/// Brings the step `abort_worker`, which only an operator can order.
+/// Brings the steps `abort_worker` and `pause`, which only an operator can order.
 #[derive(Debug)]
 struct FaultyHardwareManager;
 
@@ -59,7 +59,7 @@ impl HardwareManager for FaultyHardwareManager {
     }
 
     fn steps(&self) -> &'static [Step] {
-        const STEPS: &[Step] = &[Step {
+        const ABORT: Step = Step {
             name: "abort_worker",
             interface: "deploy",
             priorities: Priorities { clean: Some(Priority::Fixed(0)), ..Priorities::NONE },
@@ -67,7 +67,20 @@ impl HardwareManager for FaultyHardwareManager {
             abortable: Some(true),
             args: &[],
             run: |_, _| abort(),
-        }];
+        };
+        const STEPS: &[Step] = &[
+            ABORT,
+            Step {
+                name: "pause",
+                priorities: Priorities { service: Some(Priority::Fixed(0)), ..Priorities::NONE },
+                args: &[ArgInfo { name: "seconds", description: "How long.", required: true }],
+                run: |_, args| {
+                    std::thread::sleep(Duration::from_secs(args.get("seconds").and_then(Value::as_u64).unwrap_or(0)));
+                    Ok(Value::from("rested"))
+                },
+                ..ABORT
+            },
+        ];
         STEPS
     }
 
