@@ -11,12 +11,17 @@ use tracing::{error, info, warn};
 use crate::command::Extension;
 use crate::error::WorkerError;
 use crate::handover::Handover;
+use crate::report::{self, ReportError};
 use crate::worker::{self, Setup};
 use crate::{config, init, logs, selftest};
 
 const HELP: &str = "ferric-agent: provisioning agent for OpenStack Ironic
 
   ferric-agent run [--OPTION VALUE]...   run the agent (below its own PID 1, or as a service of another ramdisk)
+  ferric-agent [--root DIR] inventory [--json]
+                                         show this machine, or the one captured in DIR
+  ferric-agent capture -o FILE.tar.gz    write what the inventory is made of to an archive, without serial numbers,
+                                         addresses and names: for a report of a fault; unpacked, it is a DIR for --root
   ferric-agent options                   print the reference of options, as docs/options.md has it
   ferric-agent self-test panic           show that a panic in a command cannot end the agent
   ferric-agent --version | --help
@@ -40,6 +45,13 @@ pub fn run(extensions: &'static [&'static Extension], managers: &'static [&'stat
     }
     match words.as_slice() {
         ["run", ..] => success(work(extensions, managers).is_ok()),
+        ["inventory", json @ ..] if matches!(json, [] | ["--json"]) => {
+            show(report::inventory(managers, None, !json.is_empty()))
+        }
+        ["--root", root, "inventory", json @ ..] if matches!(json, [] | ["--json"]) => {
+            show(report::inventory(managers, Some(root), !json.is_empty()))
+        }
+        ["capture", "-o", file] => show(report::capture(file).map(|entries| format!("{file}: {entries} entries\n"))),
         ["options"] => print(&config::document()),
         ["self-test", "panic"] => success(selftest::panics()),
         ["--version"] => print(&format!("ferric-agent {}\n", crate::VERSION)),
@@ -56,6 +68,16 @@ pub fn run(extensions: &'static [&'static Extension], managers: &'static [&'stat
 
 fn print(text: &str) -> ExitCode {
     success(std::io::stdout().write_all(text.as_bytes()).is_ok())
+}
+
+fn show(report: Result<String, ReportError>) -> ExitCode {
+    match report {
+        Ok(text) => print(&text),
+        Err(error) => {
+            let _unread = writeln!(std::io::stderr(), "ferric-agent: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 fn success(good: bool) -> ExitCode {

@@ -30,6 +30,7 @@ pub mod init;
 pub mod inspect;
 pub mod logs;
 pub mod net;
+pub mod report;
 pub mod selftest;
 pub mod steps;
 pub mod tls;

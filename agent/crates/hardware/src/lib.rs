@@ -5,6 +5,7 @@
 //! it. [`generic`] is the manager that every machine has. [`probe`] reads the machine; [`hints`], [`skip_list`],
 //! [`root_device`] and [`guard`] decide which disk may be touched.
 
+pub mod capture;
 pub mod context;
 pub mod error;
 pub mod generic;
@@ -14,6 +15,7 @@ pub mod machine;
 pub mod manager;
 pub mod probe;
 pub mod registry;
+pub mod replay;
 pub mod root_device;
 pub mod settings;
 pub mod skip_list;

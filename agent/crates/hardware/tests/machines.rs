@@ -7,42 +7,20 @@
 mod tests {
     use std::collections::BTreeMap;
     use std::path::{Path, PathBuf};
-    use std::sync::Arc;
 
-    use ferric_hardware::probe::{cpu, disks, pci};
-    use ferric_hardware::{MANAGERS, Machine, NicQuery, Registry, Settings, root_device};
-    use ferric_sys::Root;
-    use ferric_sys::ioctl::net::NicFacts;
-    use ferric_sys::testing::exec::ScriptedExec;
-    use ferric_types::MacAddress;
+    use ferric_hardware::probe::{disks, pci};
+    use ferric_hardware::{MANAGERS, Registry, Settings, replay, root_device};
     use serde_json::{Value, json};
 
     fn fixtures() -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/fixtures/machines")
     }
 
-    /// `nics.json` of a machine: what its kernel would answer over sockets.
-    fn nic_facts(dir: &Path) -> BTreeMap<String, NicFacts> {
-        let table: Value = serde_json::from_slice(&std::fs::read(dir.join("nics.json")).unwrap()).unwrap();
-        let facts = |entry: &Value| NicFacts {
-            permanent_address: entry["permanent"].as_str().map(|mac| mac.parse::<MacAddress>().unwrap().0.to_vec()),
-            max_speed_mbps: entry["max_speed_mbps"].as_u64(),
-            ipv4: entry["ipv4"].as_str().map(|address| address.parse().unwrap()),
-            ipv6: entry["ipv6"].as_str().map(|address| address.parse().unwrap()),
-        };
-        table.as_object().unwrap().iter().map(|(name, entry)| (name.clone(), facts(entry))).collect()
-    }
-
     fn look(dir: &Path) -> Value {
-        let facts = nic_facts(dir);
-        let mut machine = Machine::at(Root::at(dir), Arc::new(ScriptedExec::new()));
-        machine.net = NicQuery::new(move |name| facts.get(name).cloned().unwrap_or_default());
+        let machine = replay::machine(dir).unwrap();
         let registry = Registry::new(MANAGERS, &machine).unwrap();
         let settings = Settings { pxe_interface: Some("01-52-54-00-12-34-56".to_owned()), ..Settings::default() };
-        let mut inventory = registry.inventory(&machine, &settings);
-        // The one thing that is not in the tree: the kernel that runs the test.
-        assert_eq!(inventory.cpu.architecture, cpu::architecture());
-        inventory.cpu.architecture = "of the test".to_owned();
+        let inventory = registry.inventory(&machine, &settings);
         let found = registry.disks(&machine, &settings).unwrap();
         let links: BTreeMap<_, _> =
             found.iter().map(|disk| (disk.kname.clone(), disks::links(&machine.root, &disk.kname))).collect();

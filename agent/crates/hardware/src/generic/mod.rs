@@ -25,7 +25,7 @@ pub const GENERIC: GenericHardwareManager = GenericHardwareManager;
 
 const PROBES: Probes = Probes {
     interfaces: Some(|machine, _| Ok(nics::interfaces(&machine.root, &|name| machine.net.facts(name)))),
-    cpu: Some(|machine, _| Ok(cpu::cpu(&machine.root, &cpu::architecture()))),
+    cpu: Some(|machine, _| Ok(cpu::cpu(&machine.root, &cpu::architecture(&machine.root)))),
     memory: Some(|machine, _| Ok(memory::memory(&machine.root))),
     disks: Some(|machine, _| disks::disks(&machine.root)),
     system_vendor: Some(|machine, _| Ok(system::vendor(&machine.root))),

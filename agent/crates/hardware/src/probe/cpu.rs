@@ -6,6 +6,8 @@ use std::collections::BTreeSet;
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::Cpu;
 
+use crate::replay;
+
 /// The machine's processors. `architecture` is the machine name of `uname`, see [`architecture`].
 pub fn cpu(root: &Root, architecture: &str) -> Cpu {
     let text = attr::read_trimmed(&root.path("proc/cpuinfo")).unwrap_or_default();
@@ -24,9 +26,10 @@ pub fn cpu(root: &Root, architecture: &str) -> Cpu {
     }
 }
 
-/// Machine name of the running kernel, such as `x86_64` or `aarch64`.
-pub fn architecture() -> String {
-    sysinfo::System::cpu_arch()
+/// Machine name of the kernel, such as `x86_64` or `aarch64`: from its own file, which a captured machine has too, and
+/// for kernels before 6.1 from `uname`.
+pub fn architecture(root: &Root) -> String {
+    attr::read_optional(&root.path(replay::ARCHITECTURE)).unwrap_or_else(sysinfo::System::cpu_arch)
 }
 
 /// What the first processor of `/proc/cpuinfo` says of itself.

@@ -2,11 +2,12 @@
 //! (inspection section 3.5).
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use ferric_sys::packet::FrameSocket;
 use ferric_sys::{Root, attr};
+
+use super::text::hex;
 
 /// A type, and its value in hex.
 pub type Tlv = (u8, String);
@@ -82,14 +83,6 @@ pub fn tlvs(frame: &[u8]) -> Vec<Tlv> {
         rest = after;
     }
     tlvs
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 #[cfg(test)]

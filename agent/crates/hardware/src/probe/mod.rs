@@ -9,4 +9,5 @@ pub mod nics;
 pub mod numa;
 pub mod pci;
 pub mod system;
+pub(crate) mod text;
 pub mod usb;

@@ -1,11 +1,12 @@
 //! Network interfaces (hardware section 2.1): sysfs, and what only sockets tell ([`NicFacts`]).
 
-use std::fmt::Write;
 use std::net::Ipv6Addr;
 
 use ferric_sys::ioctl::net::NicFacts;
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::NetworkInterface;
+
+use super::text::with_colons;
 
 /// Interfaces of the inventory in the kernel's order: hardware, bonds and VLANs, with an address that does not begin
 /// with `fa:` (Neutron's own interfaces).
@@ -63,13 +64,7 @@ pub fn is_vlan(name: &str) -> bool {
 /// The permanent address where the driver knows it, since a bond member shows the bond's; else the current one.
 fn mac_address(current: &Option<String>, facts: &NicFacts) -> Option<String> {
     if let Some(address) = facts.permanent_address.as_ref().filter(|address| address.iter().any(|byte| *byte != 0)) {
-        let mut text = String::with_capacity(address.len() * 3);
-        for byte in address {
-            let separator = if text.is_empty() { "" } else { ":" };
-            // Writing to a String cannot fail.
-            let _infallible = write!(text, "{separator}{byte:02x}");
-        }
-        return Some(text);
+        return Some(with_colons(address));
     }
     let current = current.as_ref()?.to_lowercase();
     current.bytes().any(|byte| byte != b'0' && byte != b':').then_some(current)

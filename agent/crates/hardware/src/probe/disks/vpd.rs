@@ -5,7 +5,7 @@
 //! The texts formed here are those of udev's `scsi_id` and `ata_id`, so that hints and by-id names written for a
 //! machine with udev also hold here.
 
-use std::fmt::Write;
+use crate::probe::text::hex;
 
 /// Number by which a disk is known world-wide, as udev writes it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -145,14 +145,6 @@ fn wwn_of(digits: &str) -> Wwn {
         vendor_extension: (!rest.is_empty()).then(|| format!("0x{rest}")),
         with_extension: Some(format!("0x{digits}")),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// Text of a fixed-width field: bytes that do not print are dropped, blanks around it too.

@@ -1,0 +1,133 @@
+//! A captured tree of files in place of a machine ([`crate::capture`]).
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ferric_sys::ioctl::net::NicFacts;
+use ferric_sys::{Cmd, Exec, ExecError, Output, Root};
+use serde::{Deserialize, Serialize};
+
+use crate::machine::{Machine, NicQuery};
+use crate::probe::text::with_colons;
+
+/// File with [`NicRecord`]s by interface.
+pub const NICS: &str = "nics.json";
+/// File with the answers of the BMC: what was asked and what it said, in hex.
+pub const IPMI: &str = "ipmi.json";
+/// File with the machine name of the kernel, as the kernel itself has it since 6.1.
+pub const ARCHITECTURE: &str = "proc/sys/kernel/arch";
+
+/// A tree cannot stand for a machine.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// It has no folder of devices.
+    #[error("{} is no captured machine: there is no sys folder in it", path.display())]
+    NoTree {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A record cannot be read.
+    #[error("reading {}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        source: io::Error,
+    },
+    /// A record is not in its form.
+    #[error("reading {}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+/// [`NicFacts`] in a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NicRecord {
+    /// Address burnt into the hardware, hex bytes with colons between them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub permanent: Option<String>,
+    /// Fastest link mode, Mbit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_speed_mbps: Option<u64>,
+    /// First IPv4 address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv4: Option<Ipv4Addr>,
+    /// First IPv6 address.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ipv6: Option<Ipv6Addr>,
+}
+
+impl NicRecord {
+    /// The record of facts.
+    pub fn of(facts: &NicFacts) -> Self {
+        Self {
+            permanent: facts.permanent_address.as_deref().map(with_colons),
+            max_speed_mbps: facts.max_speed_mbps,
+            ipv4: facts.ipv4,
+            ipv6: facts.ipv6,
+        }
+    }
+
+    /// With addresses for documentation (RFC 5737, RFC 3849) in place of real ones.
+    #[must_use]
+    pub fn without_ip(mut self) -> Self {
+        self.ipv4 = self.ipv4.map(|_| Ipv4Addr::new(192, 0, 2, 1));
+        self.ipv6 = self.ipv6.map(|address| {
+            if address.is_unicast_link_local() {
+                Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1)
+            } else {
+                Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)
+            }
+        });
+        self
+    }
+
+    /// The facts of a record; an address that is none is left out.
+    pub fn facts(&self) -> NicFacts {
+        let bytes = |text: &String| text.split(':').map(|byte| u8::from_str_radix(byte, 16).ok()).collect();
+        NicFacts {
+            permanent_address: self.permanent.as_ref().and_then(bytes),
+            max_speed_mbps: self.max_speed_mbps,
+            ipv4: self.ipv4,
+            ipv6: self.ipv6,
+        }
+    }
+}
+
+/// The machine that a tree stands for. Nothing of the real machine is read, and no program is run.
+///
+/// # Errors
+/// The folder is no captured tree, or a record in it is malformed.
+pub fn machine(folder: &Path) -> Result<Machine, ReplayError> {
+    if !folder.join("sys").is_dir() {
+        return Err(ReplayError::NoTree { path: folder.to_owned() });
+    }
+    let path = folder.join(NICS);
+    let records: BTreeMap<String, NicRecord> = match std::fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(|source| ReplayError::Json { path, source })?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+        Err(source) => return Err(ReplayError::Read { path, source }),
+    };
+    let mut machine = Machine::at(Root::at(folder), Arc::new(NoPrograms));
+    machine.net = NicQuery::new(move |name| records.get(name).map(NicRecord::facts).unwrap_or_default());
+    Ok(machine)
+}
+
+#[derive(Debug)]
+struct NoPrograms;
+
+impl Exec for NoPrograms {
+    fn run(&self, cmd: &Cmd) -> Result<Output, ExecError> {
+        Err(ExecError::NotFound { program: cmd.program.clone() })
+    }
+}

@@ -1,0 +1,221 @@
+//! What a person asks of the machine: its inventory as a table, and a capture of it for a report of a fault.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use ferric_hardware::capture::{self, Entry};
+use ferric_hardware::replay::{self, ReplayError};
+use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry, Settings};
+use ferric_types::Inventory;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+/// The report could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The folder given does not stand for a machine.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The hardware managers do not fit together.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
+    /// JSON could not be written.
+    #[error("encoding the inventory")]
+    Encode(#[from] serde_json::Error),
+    /// The machine could not be read.
+    #[error("reading the machine")]
+    Capture(#[source] io::Error),
+    /// The archive could not be written.
+    #[error("writing {path}")]
+    Write {
+        /// Archive.
+        path: String,
+        /// Reason.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The inventory of this machine, or of the one that a captured tree stands for, as a table or as the conductor gets it.
+///
+/// # Errors
+/// `root` is no captured tree.
+pub fn inventory(
+    managers: &[&'static dyn HardwareManager],
+    root: Option<&str>,
+    as_json: bool,
+) -> Result<String, ReportError> {
+    let machine = match root {
+        Some(root) => replay::machine(Path::new(root))?,
+        None => Machine::host(),
+    };
+    let registry = Registry::new(managers, &machine)?;
+    let inventory = registry.inventory(&machine, &Settings::default());
+    Ok(if as_json { serde_json::to_string_pretty(&inventory)? + "\n" } else { table(&inventory) })
+}
+
+/// Writes a capture of this machine ([`capture`]) as a gzip-compressed tar archive and returns its number of entries.
+///
+/// # Errors
+/// The machine cannot be read or the archive not be written.
+pub fn capture(path: &str) -> Result<usize, ReportError> {
+    let tree = capture::capture(&Machine::host()).map_err(ReportError::Capture)?;
+    let write = || {
+        let mut archive = tar::Builder::new(GzEncoder::new(File::create(path)?, Compression::best()));
+        for (path, entry) in &tree {
+            let mut header = tar::Header::new_gnu();
+            header.set_mode(0o644);
+            match entry {
+                Entry::File(content) => {
+                    header.set_size(u64::try_from(content.len()).unwrap_or(0));
+                    archive.append_data(&mut header, path, content.as_slice())?;
+                }
+                Entry::Link(target) => {
+                    header.set_entry_type(tar::EntryType::Symlink);
+                    header.set_size(0);
+                    archive.append_link(&mut header, path, target)?;
+                }
+            }
+        }
+        archive.into_inner()?.finish()?.sync_all()
+    };
+    write().map_err(|source| ReportError::Write { path: path.to_owned(), source })?;
+    Ok(tree.len())
+}
+
+fn table(inventory: &Inventory) -> String {
+    let (vendor, cpu) = (&inventory.system_vendor, &inventory.cpu);
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _infallible = writeln!(text, "{name:<10} {}", value.trim());
+    };
+    line(
+        "machine",
+        format!("{} {}, serial number {}", vendor.manufacturer, vendor.product_name, or_dash(&vendor.serial_number)),
+    );
+    let firmware = &vendor.firmware;
+    line(
+        "firmware",
+        format!(
+            "{} {} {}, booted by {}",
+            firmware.vendor, firmware.version, firmware.build_date, inventory.boot.current_boot_mode
+        ),
+    );
+    line(
+        "processor",
+        format!("{} x {} ({} sockets, {})", cpu.count, or_dash(&cpu.model_name), cpu.socket_count, cpu.architecture),
+    );
+    let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| (bytes >> 20).to_string());
+    let installed = inventory.memory.physical_mb.map_or("?".to_owned(), |mib| mib.to_string());
+    line("memory", format!("{installed} MiB, {} MiB of it for the kernel", mib(inventory.memory.total)));
+    let bmc =
+        [&inventory.bmc_address, &inventory.bmc_v6address, &inventory.bmc_mac].map(|value| option(value.as_ref()));
+    line("BMC", bmc.join(" "));
+    text.push('\n');
+    let disks = inventory.disks.iter().map(|disk| {
+        [
+            disk.name.clone(),
+            format!("{:.1}", gib(disk.size)),
+            disk.tran.clone().unwrap_or_else(|| "-".to_owned()),
+            if disk.rotational { "yes" } else { "no" }.to_owned(),
+            option(disk.model.as_ref()),
+            option(disk.serial.as_ref()),
+            option(disk.wwn.as_ref()),
+        ]
+    });
+    columns(&mut text, ["DISK", "GIB", "BUS", "TURNS", "MODEL", "SERIAL", "WWN"], disks.collect());
+    text.push('\n');
+    let nics = inventory.interfaces.iter().map(|nic| {
+        [
+            nic.name.clone(),
+            nic.mac_address.clone(),
+            if nic.has_carrier { "yes" } else { "no" }.to_owned(),
+            nic.speed_mbps.map_or("-".to_owned(), |speed| speed.to_string()),
+            option(nic.ipv4_address.as_ref().or(nic.ipv6_address.as_ref())),
+            option(nic.driver.as_ref()),
+            option(nic.pci_address.as_ref()),
+        ]
+    });
+    columns(&mut text, ["NIC", "MAC", "LINK", "MBIT/S", "ADDRESS", "DRIVER", "BUS"], nics.collect());
+    text
+}
+
+fn gib(bytes: u64) -> f64 {
+    // Tenths of a GiB are exact enough for a person.
+    u32::try_from(bytes >> 20).map_or(f64::INFINITY, |mib| f64::from(mib) / 1024.0)
+}
+
+fn option(value: Option<&String>) -> String {
+    value.map_or("-", |text| or_dash(text)).to_owned()
+}
+
+fn or_dash(text: &str) -> &str {
+    if text.is_empty() { "-" } else { text }
+}
+
+/// Rows below a head, each column as wide as its widest cell.
+fn columns<const N: usize>(text: &mut String, head: [&str; N], rows: Vec<[String; N]>) {
+    let head = head.map(str::to_owned);
+    let width = |column: usize| {
+        let cells = std::iter::once(&head).chain(&rows).filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for row in std::iter::once(&head).chain(&rows) {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let _infallible = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_captured_machine_is_shown_as_a_table_and_as_json() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/machines/server-bonded-sas");
+        let shown = inventory(ferric_hardware::MANAGERS, Some(root), false).unwrap();
+        let row = |start: &str| shown.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{shown}"));
+        assert!(row("firmware").ends_with("booted by uefi") || row("firmware").ends_with("booted by bios"), "{shown}");
+        assert!(row("DISK").contains("MODEL"), "{shown}");
+        let sda: Vec<&str> = row("/dev/sda").split_whitespace().collect();
+        assert_eq!(sda.get(2), Some(&"sas"), "{shown}");
+        assert!(row("eno1").contains("f8:f2:1e:00:00:10") && row("eno1").contains("10000"), "{shown}");
+        let json: serde_json::Value =
+            serde_json::from_str(&inventory(ferric_hardware::MANAGERS, Some(root), true).unwrap()).unwrap();
+        assert!(json["disks"].as_array().is_some_and(|disks| !disks.is_empty()));
+    }
+
+    #[test]
+    fn what_is_no_capture_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().to_str().unwrap();
+        let error = inventory(ferric_hardware::MANAGERS, Some(folder), false).unwrap_err();
+        assert_eq!(error.to_string(), format!("{folder} is no captured machine: there is no sys folder in it"));
+        std::fs::create_dir_all(dir.path().join("sys")).unwrap();
+        std::fs::write(dir.path().join("nics.json"), "[]").unwrap();
+        let error = inventory(ferric_hardware::MANAGERS, Some(folder), false).unwrap_err();
+        assert!(error.to_string().ends_with("nics.json"), "{error}");
+    }
+
+    #[test]
+    fn a_capture_of_this_machine_can_be_replayed() {
+        let dir = tempfile::tempdir().unwrap();
+        let archive = dir.path().join("machine.tar.gz");
+        let entries = capture(archive.to_str().unwrap()).unwrap();
+        let mut unpacked = tar::Archive::new(flate2::read::GzDecoder::new(File::open(&archive).unwrap()));
+        let folder = dir.path().join("machine");
+        unpacked.unpack(&folder).unwrap();
+        assert!(entries > 100, "{entries}");
+        let shown = inventory(ferric_hardware::MANAGERS, Some(folder.to_str().unwrap()), true).unwrap();
+        let replayed: Inventory = serde_json::from_str(&shown).unwrap();
+        let here = inventory(ferric_hardware::MANAGERS, None, true).unwrap();
+        let here: Inventory = serde_json::from_str(&here).unwrap();
+        assert_eq!(replayed.cpu, here.cpu);
+        assert_eq!(replayed.disks.len(), here.disks.len());
+        assert_eq!(replayed.interfaces.len(), here.interfaces.len());
+    }
+}
