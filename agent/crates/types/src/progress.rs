@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What a reader of the API sees under `progress` while a command runs. Ironic ignores it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ProgressReport {
-    /// What is being done, such as `write` or `erase /dev/sda`.
+    /// What is being done, such as `write` or `erase /dev/sda`; with what holds it up after a comma.
     pub phase: String,
     /// Bytes done in this phase.
     pub done_bytes: u64,
@@ -26,6 +26,7 @@ struct Phase {
     done_bytes: u64,
     total_bytes: Option<u64>,
     began: Instant,
+    held_up: Option<String>,
 }
 
 /// A handle to report progress through; clones share one state. A command that never reports shows no progress.
@@ -40,7 +41,7 @@ impl Progress {
 
     /// Starts a phase; counts begin at zero. `total_bytes` is `None` when the amount is not known.
     pub fn phase(&self, name: impl Into<String>, total_bytes: Option<u64>) {
-        let phase = Phase { name: name.into(), done_bytes: 0, total_bytes, began: Instant::now() };
+        let phase = Phase { name: name.into(), done_bytes: 0, total_bytes, began: Instant::now(), held_up: None };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(phase);
     }
 
@@ -48,6 +49,15 @@ impl Progress {
     pub fn add(&self, bytes: u64) {
         if let Some(phase) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             phase.done_bytes = phase.done_bytes.saturating_add(bytes);
+            phase.held_up = None;
+        }
+    }
+
+    /// Says what holds the current phase up, such as `try 3 of 10: connection refused`, until bytes come again or the
+    /// next phase begins.
+    pub fn hold_up(&self, why: impl Into<String>) {
+        if let Some(phase) = self.0.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            phase.held_up = Some(why.into());
         }
     }
 
@@ -67,7 +77,7 @@ impl Progress {
         let left = phase.total_bytes.map(|total| total.saturating_sub(phase.done_bytes));
         let eta = left.and_then(|left| left.checked_div(rate));
         Some(ProgressReport {
-            phase: phase.name.clone(),
+            phase: phase.held_up.as_ref().map_or_else(|| phase.name.clone(), |why| format!("{}, {why}", phase.name)),
             done_bytes: phase.done_bytes,
             total_bytes: phase.total_bytes,
             rate,
@@ -97,5 +107,23 @@ mod tests {
         progress.phase("flush", None);
         let report = progress.report().unwrap();
         assert_eq!((report.done_bytes, report.total_bytes, report.eta), (0, None, None));
+    }
+
+    #[test]
+    fn what_holds_a_phase_up_is_shown_until_it_goes_on() {
+        let progress = Progress::new();
+        progress.hold_up("nothing to hold up");
+        assert_eq!(progress.report(), None);
+        let shown = |progress: &Progress| progress.report().unwrap().phase;
+        progress.phase("write", Some(100));
+        progress.add(40);
+        progress.hold_up("try 1 of 10: connection reset");
+        assert_eq!(shown(&progress), "write, try 1 of 10: connection reset");
+        assert_eq!(progress.report().unwrap().done_bytes, 40);
+        progress.add(1);
+        assert_eq!(shown(&progress), "write");
+        progress.hold_up("try 1 of 10: connection reset");
+        progress.phase("flush", None);
+        assert_eq!(shown(&progress), "flush");
     }
 }

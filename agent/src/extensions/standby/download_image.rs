@@ -39,7 +39,11 @@ impl Command for DownloadImage {
         let md5_enabled = settings.md5_enabled;
         let info = ImageInfo::parse(&params.image_info, md5_enabled)?;
         let fetch = context.app.services().fetch();
-        let requests = deploy::requests(&info, &settings)?;
+        context.progress.phase("opening the image", None);
+        let mut requests = deploy::requests(&info, &settings)?;
+        for request in &mut requests {
+            request.progress = context.progress.clone();
+        }
         let template = requests.first().cloned().unwrap_or_default();
         let checksum = checksum::resolve(&info, fetch, &template, md5_enabled)
             .map_err(|error| CommandError::from_chain(error.class(), &error))?;

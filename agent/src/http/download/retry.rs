@@ -185,12 +185,11 @@ impl Attempts {
             return Err(target.failed(self.made, cause));
         }
         let pause = pause.max(self.interval);
+        let (made, allowed, why) = (self.made, self.allowed, chain(&cause));
+        target.progress().hold_up(format!("try {made} of {allowed}: {why}"));
         tracing::warn!(
-            "download of {}, try {} of {}: {}; next try in {} s",
+            "download of {}, try {made} of {allowed}: {why}; next try in {} s",
             target.shown(),
-            self.made,
-            self.allowed,
-            chain(&cause),
             pause.as_secs_f64()
         );
         self.made += 1;

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::sync::Arc;
 
 use ferric_disk::image::source::{FetchRequest, ImageSource, SourceError, redacted};
-use ferric_types::Secret;
+use ferric_types::{Progress, Secret};
 use http::StatusCode;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, IF_RANGE, RANGE};
 use tokio::runtime::Handle;
@@ -28,6 +28,7 @@ pub(super) struct Target {
     shown: String,
     authorization: Option<Secret<String>>,
     proxies: Proxies,
+    progress: Progress,
 }
 
 impl Target {
@@ -43,11 +44,16 @@ impl Target {
         };
         let url: Url = request.url.parse().map_err(unusable)?;
         let proxies = Proxies::from_map(&request.proxies, request.no_proxy.as_deref()).map_err(unusable)?;
-        Ok(Self { client, options, url, shown, authorization: request.authorization.clone(), proxies })
+        let (authorization, progress) = (request.authorization.clone(), request.progress.clone());
+        Ok(Self { client, options, url, shown, authorization, proxies, progress })
     }
 
     pub(super) fn options(&self) -> &DownloadOptions {
         &self.options
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     pub(super) fn shown(&self) -> &str {

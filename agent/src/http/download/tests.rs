@@ -247,6 +247,17 @@ fn temporary_errors_are_tried_again_until_the_tries_are_used_up() {
 }
 
 #[test]
+fn a_failed_try_is_shown_as_what_holds_the_work_up() {
+    let bench = Bench::new(move |_, _| Reply::new(503, "", b"busy"));
+    let request = bench.request();
+    request.progress.phase("opening the image", None);
+    assert!(bench.downloader.open(&request).is_err());
+    let phase = request.progress.report().unwrap().phase;
+    assert!(phase.starts_with("opening the image, try 3 of 4: Received status code 503"), "{phase}");
+    assert!(!phase.contains("secret"), "{phase}");
+}
+
+#[test]
 fn the_server_can_ask_for_a_longer_pause() {
     let bench = Bench::new(move |_, n| match n {
         1 => Reply::new(503, "Retry-After: 1\r\n", b""),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{self, Read};
 use std::time::Duration;
 
-use ferric_types::{ErrorClass, Secret};
+use ferric_types::{ErrorClass, Progress, Secret};
 
 /// An image file on a server, opened and known to be there.
 pub trait ImageSource: Send {
@@ -57,6 +57,8 @@ pub struct FetchRequest {
     pub proxies: BTreeMap<String, String>,
     /// Comma list of hosts to reach without a proxy.
     pub no_proxy: Option<String>,
+    /// Whose phase is said to be held up while a try has failed and the next is to come.
+    pub progress: Progress,
 }
 
 /// Why a download failed. `url` never holds user information or a query ([`redacted`]).

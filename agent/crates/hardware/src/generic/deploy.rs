@@ -162,7 +162,10 @@ fn payload<'a>(
     };
     context.progress.phase("fetch the config drive", None);
     // The image's credentials and proxies are not for the server of the config drive (deploy section 7).
-    let request = |url: &str| FetchRequest { url: url.to_owned(), ..FetchRequest::default() };
+    let request = |url: &str| {
+        let progress = context.progress.clone();
+        FetchRequest { url: url.to_owned(), progress, ..FetchRequest::default() }
+    };
     let uuid = node.uuid().unwrap_or_default();
     configdrive::decode(text, uuid, spare_memory(&context.machine.root), context.services.fetch(), request)
         .map(Some)

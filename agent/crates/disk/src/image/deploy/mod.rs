@@ -71,10 +71,14 @@ pub fn deploy_image(
     options: &ImageOptions,
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
-    let requests = requests(info, &options.auth)?;
+    let mut requests = requests(info, &options.auth)?;
+    for request in &mut requests {
+        request.progress = progress.clone();
+    }
     let (began, of) = (Instant::now(), options.retry.tries.max(1));
     let (mut tries, mut connections) = (1, 0_u32);
     loop {
+        progress.phase(opening(tries, of), None);
         let error = match attempt(info, &requests, fetch, device, options, progress) {
             Err(error) if error.is_worth_another_try() => error,
             result => return result,
@@ -88,8 +92,18 @@ pub fn deploy_image(
         }
         let text = "image was not written, the whole download begins again, and with it the tries of each connection";
         tracing::warn!(image, tries, of, connections, seconds, error = reason, "{text}");
+        progress.hold_up(format!("download {tries} of {of} failed: {reason}"));
         tries += 1;
         std::thread::sleep(options.retry.interval);
+    }
+}
+
+/// The phase before the first byte of an image, for the `number`th download of it.
+fn opening(number: u32, of: u32) -> String {
+    if number == 1 {
+        "opening the image".to_owned()
+    } else {
+        format!("opening the image for download {number} of {of}")
     }
 }
 
@@ -150,6 +164,7 @@ pub fn requests(info: &ImageInfo, auth: &ServerAuth) -> Result<Vec<FetchRequest>
         authorization: authorization.clone(),
         proxies: info.proxies.clone().unwrap_or_default(),
         no_proxy: info.no_proxy.clone(),
+        progress: Progress::new(),
     };
     Ok(info.urls.iter().flatten().map(request).collect())
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use ferric_sys::testing::disk::TestDisk;
 
 use super::*;
+use crate::image::source::SourceError;
 use crate::image::testing::{TestServer, TestSource, disk_content, progress, sha256};
 
 const DISK: u64 = 4 << 20;
@@ -160,4 +161,38 @@ fn credentials_come_from_the_first_place_that_has_them() {
     assert_eq!(header(&info, &ServerAuth::default()).as_deref(), Some("Bearer abc"));
     info.image_request_authorization = Some(Secret::new("?".to_owned()));
     assert!(requests(&info, &ServerAuth::default()).is_err());
+}
+
+/// A server that never answers, and notes what is shown while it is asked.
+#[derive(Debug)]
+struct Watched(Mutex<Vec<String>>);
+
+impl Fetch for Watched {
+    fn open(&self, request: &FetchRequest) -> Result<Box<dyn ImageSource>, SourceError> {
+        request.progress.hold_up("try 1 of 2: connection refused");
+        self.0.lock().unwrap().push(request.progress.report().unwrap().phase);
+        let url = request.url.clone();
+        Err(SourceError::Failed { url, tries: 2, source: "connection refused".into() })
+    }
+
+    fn get(&self, _request: &FetchRequest, _limit: u64) -> Result<Vec<u8>, SourceError> {
+        unreachable!("no small file is asked for")
+    }
+}
+
+#[test]
+fn progress_shows_which_try_at_opening_the_image_failed_and_why() {
+    let (server, progress) = (Watched(Mutex::default()), progress());
+    // What came before, and would be shown all the while.
+    progress.phase("fetch the config drive", None);
+    let disk = TestDisk::used(DISK).unwrap();
+    let result = deploy_image(&info(&["http://down/1"], b""), &server, &disk.open().unwrap(), &options(2), &progress);
+    assert!(result.is_err());
+    assert_eq!(
+        *server.0.lock().unwrap(),
+        [
+            "opening the image, try 1 of 2: connection refused",
+            "opening the image for download 2 of 2, try 1 of 2: connection refused",
+        ]
+    );
 }
