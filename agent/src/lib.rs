@@ -28,6 +28,7 @@ pub mod handover;
 pub mod http;
 pub mod init;
 pub mod inspect;
+pub mod json;
 pub mod logs;
 pub mod net;
 pub mod report;

@@ -109,9 +109,9 @@ struct StepArgs {
 impl StepArgs {
     /// What stands in place of a secret.
     const MASK: &str = "******";
-    /// Arguments, and keys of arguments, that are nobody's business once the step has been done; the config drive would
-    /// also take megabytes of memory as long as the agent lives.
-    const SECRETS: [&str; 3] = ["configdrive", "image_server_password", "image_request_authorization"];
+    /// Arguments, and keys of arguments, that are nobody's business once the step has been done, as are all named after
+    /// passwords; the config drive would also take megabytes of memory as long as the agent lives.
+    const SECRETS: [&str; 2] = ["configdrive", "image_request_authorization"];
 
     /// Takes the arguments out of a step, whose `args` are empty until [`StepArgs::give_back`].
     ///
@@ -146,10 +146,9 @@ impl StepArgs {
 }
 
 fn mask(object: &mut Map<String, Value>) {
-    for key in StepArgs::SECRETS {
-        if let Some(value) = object.get_mut(key).filter(|value| !value.is_null()) {
-            *value = StepArgs::MASK.into();
-        }
+    let is_secret = |key: &str| StepArgs::SECRETS.contains(&key) || key.contains("password");
+    for (_, value) in object.iter_mut().filter(|(key, value)| is_secret(key) && !value.is_null()) {
+        *value = StepArgs::MASK.into();
     }
 }
 
@@ -186,7 +185,7 @@ mod tests {
     fn secrets_are_masked_in_what_is_echoed() {
         let drive = json!({"step": "write_image", "args": {
             "image_info": {"id": "i", "configdrive": "H4sI", "image_server_password": "p", "image_request_authorization": null},
-            "configdrive": "H4sI",
+            "configdrive": "H4sI", "password": "p",
         }});
         let mut step = object(drive);
         let args = StepArgs::take(&mut step, Map::new()).unwrap();
@@ -196,7 +195,7 @@ mod tests {
             "image_info": {
                 "id": "i", "configdrive": "******", "image_server_password": "******", "image_request_authorization": null,
             },
-            "configdrive": "******",
+            "configdrive": "******", "password": "******",
         }});
         assert_eq!(Value::Object(step), masked);
     }

@@ -162,7 +162,7 @@ async fn respond(app: &Arc<App>, request: Request<Incoming>, scheme: &str) -> Re
         }
         Route::RunCommand => {
             authorised()?;
-            Ok(json(StatusCode::OK, &commands::run(app, body, query).await?))
+            Ok(json(StatusCode::OK, &commands::run(app, &parts.headers, body, query).await?))
         }
         Route::ShowCommand(id) => {
             authorised()?;

@@ -30,7 +30,7 @@ pub async fn execute(
         let _lock = app.command_lock.lock().await;
         let (extension, command) = dispatch::split(name)?;
         if let Some(running) = app.store.busy() {
-            return Err(CommandError::new(ErrorClass::AgentIsBusy, format!("executing command {running}")));
+            return Err(busy(&running));
         }
         let entry = dispatch::find(app.extensions, extension, command)?;
         info!(command = name, "command received");
@@ -44,6 +44,11 @@ pub async fn execute(
     };
     let record = if wait { app.store.wait(&id).await } else { app.store.get(&id) };
     record.ok_or_else(|| CommandError::new(ErrorClass::Rest, format!("the record of {name} is gone")))
+}
+
+/// The error for whoever gives a command while another one runs.
+pub fn busy(running: &str) -> CommandError {
+    CommandError::new(ErrorClass::AgentIsBusy, format!("executing command {running}"))
 }
 
 async fn run_sync(

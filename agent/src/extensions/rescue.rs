@@ -21,6 +21,9 @@ const PASSWORD_FILE: &str = "etc/ipa-rescue-config/ipa-rescue-password";
 /// Marks a machine in rescue: an agent that finds it does not serve (protocol section 1).
 pub const MARKER: &str = "etc/.rescued";
 
+/// Longest password that `crypt(3)` takes, bytes.
+const MAX_PASSWORD_BYTES: usize = 511;
+
 struct FinalizeRescue;
 
 /// Parameters of `rescue.finalize_rescue`.
@@ -52,12 +55,8 @@ impl Command for FinalizeRescue {
     type Params = Params;
     type Reply = ();
 
-    /// An empty password would make a machine that anybody can log in to.
     fn validate(_context: &Context, params: &Params) -> Result<(), CommandError> {
-        if params.rescue_password.expose().is_empty() {
-            return Err(CommandError::new(ErrorClass::InvalidCommandParams, "rescue_password is empty"));
-        }
-        Ok(())
+        check(params).map_err(|problem| CommandError::new(ErrorClass::InvalidCommandParams, problem))
     }
 
     fn run(context: &Context, params: Params) -> Result<(), CommandError> {
@@ -72,6 +71,27 @@ impl Command for FinalizeRescue {
         context.app.stop_serving();
         Ok(())
     }
+}
+
+/// An empty password would make a machine that anybody can log in to; a hash with a colon or a line end, a broken
+/// `/etc/shadow`; and one of a hundred thousand characters takes minutes to hash.
+fn check(params: &Params) -> Result<(), String> {
+    let password = params.rescue_password.expose();
+    if password.is_empty() {
+        return Err("rescue_password is empty".to_owned());
+    }
+    if password.len() > MAX_PASSWORD_BYTES {
+        return Err(format!(
+            "rescue_password has {} bytes; at most {MAX_PASSWORD_BYTES} can be logged in with",
+            password.len()
+        ));
+    }
+    if params.hashed && password.contains(|c: char| c == ':' || c.is_whitespace() || c.is_control()) {
+        return Err(
+            "rescue_password is said to be hashed, but no hash has colons, blanks or control characters".to_owned()
+        );
+    }
+    Ok(())
 }
 
 /// SHA-256 crypt with a random salt, what `/etc/shadow` takes.
@@ -96,6 +116,23 @@ fn write_password(root: &Root, hash: &str) -> Result<(), WriteError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passwords_that_nobody_should_or_could_log_in_with_are_refused() {
+        let long = "x".repeat(512);
+        for (password, hashed, want) in [
+            ("", false, Some("is empty")),
+            (long.as_str(), false, Some("has 512 bytes; at most 511")),
+            ("$6$salt$hash:0:0", true, Some("no hash has colons")),
+            ("$6$salt$hash\nroot::0", true, Some("no hash has colons")),
+            ("a b:c", false, None),
+            ("$6$salt$hash", true, None),
+        ] {
+            let problem = check(&Params { rescue_password: Secret::new(password.to_owned()), hashed }).err();
+            assert_eq!(problem.is_some(), want.is_some(), "{password:?}");
+            assert!(problem.unwrap_or_default().contains(want.unwrap_or_default()), "{password:?}");
+        }
+    }
 
     #[test]
     fn a_clear_password_becomes_a_sha256_crypt_hash_and_the_file_is_private() {
