@@ -24,7 +24,7 @@ if ! have_musl; then
     export PATH=/usr/bin:$PATH RUSTC_BOOTSTRAP=1 RUSTFLAGS="$RUSTFLAGS -C link-self-contained=no"
     unset RUSTUP_TOOLCHAIN RUSTC CARGO
     # No "backtrace" feature: without symbols there is nothing to print, and the printer takes 200 kB.
-    arguments+=(-Z "build-std=std,panic_unwind" -Z "build-std-features=panic-unwind")
+    arguments+=(-Z "build-std=std,panic_unwind" -Z "build-std-features=panic-unwind,optimize_for_size")
 fi
 
 # cargo tells where the program is; what a person should read goes to stderr as usual.
