@@ -11,7 +11,7 @@ use ferric_types::Node;
 use ferric_types::error::{CommandError, chain};
 use serde_json::{Value, json};
 
-use super::targets::{self, answer, checked_disks, for_each_disk, reason_to_skip};
+use super::targets::{Targets, answer, arrays_of, checked, for_each_disk, reason_to_skip};
 use crate::context::StepContext;
 use crate::probe::disks::Disk;
 
@@ -22,13 +22,13 @@ const MAX_ITERATIONS: u64 = 100;
 
 /// Erases every disk that may be erased, several at a time, and answers with what became of each.
 pub(super) fn erase_devices(context: &StepContext<'_>) -> Result<Value, CommandError> {
-    let disks = checked_disks(context)?;
+    let Targets { disks, kept_arrays } = checked(context)?;
     let options = options(context.node);
     let total = disks.iter().map(|disk| options.work_bytes(disk.info.size)).fold(0_u64, u64::saturating_add);
     context.progress.phase(format!("erase {}", names(&disks)), Some(total));
     let concurrency = internal_number(context.node, "disk_erasure_concurrency").unwrap_or(1);
     let outcomes = for_each_disk(&disks, usize::try_from(concurrency).unwrap_or(1), |disk| {
-        let outcome = erase_one(context, disk, options)?;
+        let outcome = erase_one(context, disk, &kept_arrays, options)?;
         if outcome.get("skipped").is_some() {
             context.progress.add(options.work_bytes(disk.info.size));
         }
@@ -58,7 +58,12 @@ fn options(node: &Node) -> EraseOptions {
     }
 }
 
-fn erase_one(context: &StepContext<'_>, disk: &Disk, options: EraseOptions) -> Result<Value, String> {
+fn erase_one(
+    context: &StepContext<'_>,
+    disk: &Disk,
+    kept_arrays: &[String],
+    options: EraseOptions,
+) -> Result<Value, String> {
     let skipped = |reason: &str| {
         tracing::warn!(disk = disk.info.name, reason, "not erased");
         Ok(json!({"skipped": reason}))
@@ -66,8 +71,13 @@ fn erase_one(context: &StepContext<'_>, disk: &Disk, options: EraseOptions) -> R
     if let Some(reason) = reason_to_skip(context, disk) {
         return skipped(reason);
     }
-    if targets::holds_raid_member(context, disk).map_err(|error| chain(&error))? {
-        return skipped("member of a software RAID array; erased only after its configuration was deleted");
+    let arrays = arrays_of(context, disk);
+    if let Some(array) = arrays.iter().find(|array| !kept_arrays.contains(array)) {
+        // Erasing the array does not reach what lies beside it on its members.
+        return Err(format!("it is a member of the assembled array /dev/{array}; stop the array to have it erased"));
+    }
+    if let Some(array) = arrays.first() {
+        return skipped(&format!("member of the software RAID array /dev/{array}, which is on the skip list"));
     }
     if disk.read_only {
         if context.node.internal_flag("agent_erase_skip_read_only", false) {

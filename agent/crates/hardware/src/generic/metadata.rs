@@ -8,7 +8,7 @@ use ferric_sys::attr;
 use ferric_types::error::{CommandError, chain};
 use serde_json::{Value, json};
 
-use super::targets::{answer, checked_disks, for_each_disk, holds_raid_member, is_raid_member, reason_to_skip};
+use super::targets::{Targets, answer, arrays_of, arrays_on, checked, for_each_disk, reason_to_skip};
 use crate::context::StepContext;
 use crate::probe::disks::{Disk, DiskKind};
 
@@ -19,17 +19,22 @@ const CONCURRENCY: usize = 8;
 
 /// Wipes every disk that may be erased, partitions before the disk that holds them and arrays before their members.
 /// A device that fails does not keep the others from being wiped; the step fails in the end.
+///
+/// A member of an assembled array keeps its metadata when the array's own is wiped here, or is to be kept: as with the
+/// reference agent an array outlives cleaning until it is deleted. A superblock alone makes no member.
 pub(super) fn erase_devices_metadata(context: &StepContext<'_>) -> Result<Value, CommandError> {
-    let disks = checked_disks(context)?;
+    let Targets { disks, kept_arrays } = checked(context)?;
     context.progress.phase("erase metadata", None);
     let (arrays, members): (Vec<Disk>, Vec<Disk>) = disks.into_iter().partition(|disk| disk.kind == DiskKind::Raid);
-    let mut outcomes = for_each_disk(&arrays, CONCURRENCY, |disk| wipe_disk(context, disk));
-    outcomes.extend(for_each_disk(&members, CONCURRENCY, |disk| wipe_disk(context, disk)));
+    let seen: Vec<String> = arrays.iter().map(|array| array.kname.clone()).chain(kept_arrays).collect();
+    let mut outcomes = for_each_disk(&arrays, CONCURRENCY, |disk| wipe_disk(context, disk, &seen));
+    outcomes.extend(for_each_disk(&members, CONCURRENCY, |disk| wipe_disk(context, disk, &seen)));
     // The reference agent answers null; what became of each disk is in the log.
     answer("Erasing metadata", outcomes).map(|_| Value::Null)
 }
 
-fn wipe_disk(context: &StepContext<'_>, disk: &Disk) -> Result<Value, String> {
+/// `seen` are the arrays that this step wipes or that are to be kept.
+fn wipe_disk(context: &StepContext<'_>, disk: &Disk, seen: &[String]) -> Result<Value, String> {
     let skip = |reason: &str| {
         tracing::warn!(disk = disk.info.name, reason, "metadata not erased");
         Ok(json!({"skipped": reason}))
@@ -47,10 +52,14 @@ fn wipe_disk(context: &StepContext<'_>, disk: &Disk) -> Result<Value, String> {
             failures.push(reason);
         }
     }
-    if holds_raid_member(context, disk).map_err(|error| chain(&error))? {
+    let arrays = arrays_of(context, disk);
+    if let Some(array) = arrays.iter().find(|array| !seen.contains(array)) {
+        failures.push(format!(
+            "it is a member of the array /dev/{array}, which is inactive or of an unknown kind and was not wiped; stop it"
+        ));
+    } else if !arrays.is_empty() {
         return if failures.is_empty() { skip("member of a software RAID array") } else { Err(failures.join("; ")) };
-    }
-    if let Err(reason) = wipe_device(context, &disk.info.name) {
+    } else if let Err(reason) = wipe_device(context, &disk.info.name) {
         failures.push(reason);
     }
     if failures.is_empty() { Ok(Value::Null) } else { Err(failures.join("; ")) }
@@ -63,8 +72,8 @@ fn wipe_partition(context: &StepContext<'_>, partition: &str) -> Result<(), Stri
         tracing::warn!(partition, "metadata not erased: read-only");
         return Ok(());
     }
-    if is_raid_member(context, partition).unwrap_or(false) {
-        tracing::warn!(partition, "metadata not erased: member of a software RAID array");
+    if !arrays_on(context, partition).is_empty() {
+        tracing::warn!(partition, "metadata not erased: member of an assembled array");
         return Ok(());
     }
     wipe_device(context, partition)

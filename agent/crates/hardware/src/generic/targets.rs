@@ -6,31 +6,40 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use ferric_disk::wipe;
-use ferric_sys::block_dev::{Access, BlockDev, BlockDevError};
+use ferric_sys::attr;
 use ferric_types::error::{CommandError, ErrorClass};
 use serde_json::{Map, Value};
 
 use crate::context::StepContext;
 use crate::guard;
-use crate::probe::disks::{self, Disk};
-use crate::root_device;
+use crate::probe::disks::{self, Disk, DiskKind};
+use crate::skip_list;
 
 /// Longest wait for disks that the kernel is still scanning.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
-/// Signature of a member of an md array.
-const RAID_MEMBER: &str = "linux_raid_member";
+
+/// What a step works on.
+pub(super) struct Targets {
+    /// Disks that may be erased.
+    pub(super) disks: Vec<Disk>,
+    /// Md arrays on the skip list, by kernel name.
+    pub(super) kept_arrays: Vec<String>,
+}
 
 /// Disks that may be erased: all but those on the skip list. Every one of them has passed the check for protected file
 /// systems, so that nothing is erased when any is refused.
-pub(super) fn checked_disks(context: &StepContext<'_>) -> Result<Vec<Disk>, CommandError> {
+pub(super) fn checked(context: &StepContext<'_>) -> Result<Targets, CommandError> {
     // A disk that is not seen yet would keep its data without anybody knowing.
     disks::settle(&context.machine.root, SETTLE_LIMIT);
-    let disks = root_device::usable_disks(context.registry, context.machine, context.settings, context.node)?;
+    let all = context.registry.disks(context.machine, context.settings)?;
+    let arrays: Vec<String> =
+        all.iter().filter(|disk| disk.kind == DiskKind::Raid).map(|disk| disk.kname.clone()).collect();
+    let disks = skip_list::without_skipped(&context.machine.root, context.node, all)?;
     for disk in &disks {
         guard::check(context.machine, context.settings, context.node, disk)?;
     }
-    Ok(disks)
+    let kept_arrays = arrays.into_iter().filter(|kname| !disks.iter().any(|disk| disk.kname == *kname)).collect();
+    Ok(Targets { disks, kept_arrays })
 }
 
 /// Why a disk is left alone, as the operator reads it.
@@ -38,19 +47,21 @@ pub(super) fn reason_to_skip(context: &StepContext<'_>, disk: &Disk) -> Option<&
     disks::is_virtual_media(&context.machine.root, &disk.kname).then_some("virtual media of the BMC")
 }
 
-/// Whether a device has the superblock of an md array's member.
-pub(super) fn is_raid_member(context: &StepContext<'_>, device: &str) -> Result<bool, BlockDevError> {
-    let dev = BlockDev::open(context.machine.root.path(device), Access::Read)?;
-    Ok(wipe::signatures(&dev)?.iter().any(|signature| signature.name == RAID_MEMBER))
+/// Md arrays that the kernel has assembled from a disk or a partition, by kernel name. A superblock on a device is no
+/// array: whoever has used the disk may have written one.
+pub(super) fn arrays_on(context: &StepContext<'_>, device: &str) -> Vec<String> {
+    let kname = device.trim_start_matches("/dev/").replace('/', "!");
+    let holders = attr::list(&context.machine.root.path("sys/class/block").join(kname).join("holders"));
+    holders.into_iter().filter(|holder| holder.starts_with("md")).collect()
 }
 
-/// Whether a disk or one of its partitions is a member of an md array.
-pub(super) fn holds_raid_member(context: &StepContext<'_>, disk: &Disk) -> Result<bool, BlockDevError> {
-    if disk.holders.iter().any(|holder| holder.starts_with("/dev/md")) || is_raid_member(context, &disk.info.name)? {
-        return Ok(true);
-    }
-    // A partition that cannot be read, such as an extended one, is no member.
-    Ok(disk.partitions.iter().any(|partition| is_raid_member(context, partition).unwrap_or(false)))
+/// Md arrays that the kernel has assembled from a disk or from any of its partitions, by kernel name.
+pub(super) fn arrays_of(context: &StepContext<'_>, disk: &Disk) -> Vec<String> {
+    let devices = disk.partitions.iter().chain([&disk.info.name]);
+    let mut arrays: Vec<String> = devices.flat_map(|device| arrays_on(context, device)).collect();
+    arrays.sort();
+    arrays.dedup();
+    arrays
 }
 
 /// What became of each disk, by name.

@@ -3,7 +3,7 @@
 use ferric_types::error::ErrorClass;
 use serde_json::{Value, json};
 
-use super::{MIB, lab};
+use super::{Lab, MIB, lab};
 
 /// md superblock magic of version 1.2, 4 KiB from the start.
 const MD_MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
@@ -13,6 +13,8 @@ fn erase_devices_erases_disks_and_tells_what_became_of_each() {
     let mut lab = lab();
     lab.disk("vda", 8 * MIB, false).disk("vdb", 8 * MIB, false).disk("vdc", 8 * MIB, true).disk("vdd", 8 * MIB, false);
     lab.tree.link("dev/disk/by-label/ir-vfd-dev", "dev/vdb").unwrap();
+    // Anybody can write a superblock; only the kernel makes an array of it.
+    lab.write("vdc", MIB + 4096, &MD_MAGIC);
     lab.write("vdc1", 4096, &MD_MAGIC);
     lab.tree.file("sys/block/vdd/ro", "1").unwrap();
     let node = json!({"driver_internal_info": {
@@ -22,9 +24,9 @@ fn erase_devices_erases_disks_and_tells_what_became_of_each() {
     assert_eq!(result["/dev/vda"]["zeroed"], true, "{result}");
     assert_eq!(result["/dev/vda"]["method"], "overwrite");
     assert_eq!(result["/dev/vdb"]["skipped"], "virtual media of the BMC");
-    assert!(result["/dev/vdc"]["skipped"].as_str().unwrap().contains("software RAID"), "{result}");
+    assert_eq!(result["/dev/vdc"]["zeroed"], true, "{result}");
     assert_eq!(result["/dev/vdd"]["skipped"], "read-only");
-    for (disk, want) in [("vda", 0), ("vdb", 0xa5), ("vdc", 0xa5), ("vdd", 0xa5)] {
+    for (disk, want) in [("vda", 0), ("vdb", 0xa5), ("vdc", 0), ("vdd", 0xa5)] {
         assert_eq!(lab.byte(disk, 5 * MIB), want, "{disk}");
     }
     let report = lab.progress.report().unwrap();
@@ -85,11 +87,50 @@ fn metadata_is_wiped_from_partitions_and_disks_at_both_ends_only() {
         ("vda", 8 * MIB, 0xa5),
         ("vda1", 1024, 0),
         ("vdb", 0, 0xa5),
-        ("vdc", 0, 0xa5),
-        ("vdc1", 0, 0xa5),
+        ("vdc", 0, 0),
+        ("vdc1", 4096, 0),
     ] {
         assert_eq!(lab.byte(name, offset), want, "{name} at {offset}");
     }
+}
+
+/// A disk whose partition the kernel has made a part of an array, and what the kernel says of that array.
+fn lab_with_array(level: &str) -> Lab {
+    let mut lab = lab();
+    lab.disk("vda", 16 * MIB, true).disk("vdb", 16 * MIB, false);
+    let attributes = [("size", "16384"), ("md/level", level), ("md/array_state", "clean")];
+    lab.tree.disk("md127", "virtual", "9:127", &attributes).unwrap();
+    lab.medium("md127", 8 * MIB);
+    lab.tree.link("sys/class/block/vda1/holders/md127", "sys/class/block/md127").unwrap();
+    lab.tree.link("sys/class/block/md127/slaves/vda1", "sys/class/block/vda1").unwrap();
+    lab
+}
+
+#[test]
+fn a_member_of_an_assembled_array_keeps_its_metadata_and_is_never_called_erased() {
+    let lab = lab_with_array("raid1");
+    assert_eq!(lab.clean("erase_devices_metadata", &json!({})).unwrap(), Value::Null);
+    for (name, want) in [("vda", 0xa5), ("vda1", 0xa5), ("md127", 0), ("vdb", 0)] {
+        assert_eq!(lab.byte(name, 4096), want, "{name}");
+    }
+    let error = lab.clean("erase_devices", &json!({})).unwrap_err();
+    assert_eq!(error.class, ErrorClass::BlockDeviceErase);
+    assert!(error.details.contains("/dev/vda: it is a member of the assembled array /dev/md127"), "{error}");
+    assert!(error.details.contains("Done: /dev/md127, /dev/vdb"), "{error}");
+    // What the operator wants to keep is no reason to fail.
+    let keep = json!({"properties": {"skip_block_devices": [{"volume_name": "root"}]}});
+    let result = lab.clean("erase_devices", &keep).unwrap();
+    assert!(result["/dev/vda"]["skipped"].as_str().unwrap().contains("on the skip list"), "{result}");
+    assert_eq!(lab.clean("erase_devices_metadata", &keep).unwrap(), Value::Null);
+    assert_eq!(lab.byte("vda", 4096), 0xa5);
+}
+
+#[test]
+fn a_member_of_an_array_that_was_not_wiped_fails_the_step() {
+    let lab = lab_with_array("");
+    let error = lab.clean("erase_devices_metadata", &json!({})).unwrap_err();
+    assert!(error.details.contains("/dev/vda: it is a member of the array /dev/md127, which is inactive"), "{error}");
+    assert_eq!((lab.byte("vda", 4096), lab.byte("vda1", 4096), lab.byte("vdb", 4096)), (0xa5, 0xa5, 0));
 }
 
 #[test]
