@@ -1,6 +1,6 @@
 //! Cleaning, automated and manual (spec/conductor.md section 4).
 
-use super::steps::{Ended, check_wanted, sorted_by_priority};
+use super::steps::{Ended, check_priorities, check_wanted, sorted_by_priority};
 use super::{BootTarget, Flow, FlowError, StepKind, StepReport};
 use crate::conductor::node::Node;
 use crate::conductor::state::ProvisionState;
@@ -23,7 +23,7 @@ pub struct CleanReport {
 
 impl Flow<'_> {
     /// Runs every clean step with a priority above 0, highest first, and makes the node available. `priorities`
-    /// overrides the agent's, as `[deploy]erase_devices_priority` and its kin do.
+    /// overrides the agent's, as `[deploy]erase_devices_priority` and its kin do; each must be of a step that is offered.
     pub fn clean(&mut self, priorities: &BTreeMap<String, u64>) -> Result<CleanReport, FlowError> {
         self.start_cleaning(ProvisionState::Available)?;
         let result = self.automated_steps(priorities);
@@ -63,6 +63,7 @@ impl Flow<'_> {
         let mut report = CleanReport::default();
         'again: loop {
             report.offered = self.refresh_steps(StepKind::Clean)?;
+            check_priorities(&report.offered, priorities).map_err(|what| FlowError::BadAnswer { what })?;
             let mut offered = report.offered.clone();
             for step in &mut offered {
                 if let Some(priority) = step["step"].as_str().and_then(|name| priorities.get(name)) {

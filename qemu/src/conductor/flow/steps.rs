@@ -8,6 +8,7 @@ use crate::conductor::client::{AgentError, CommandRecord, Wait};
 use crate::conductor::node::{Node, timestamp};
 use crate::conductor::state::ProvisionState;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Which of the three kinds of steps.
@@ -312,6 +313,24 @@ pub(super) fn sorted_by_priority(steps: &[Value]) -> Vec<Value> {
     wanted
 }
 
+/// Whether every priority belongs to a step that the agent offers. Ironic passes over the others; here they are taken for
+/// misspelt.
+pub(super) fn check_priorities(offered: &[Value], priorities: &BTreeMap<String, u64>) -> Result<(), String> {
+    let is_offered = |name: &str| offered.iter().any(|step| step["step"] == name);
+    let unknown: Vec<&str> = priorities.keys().map(String::as_str).filter(|name| !is_offered(name)).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    Err(format!("a priority is given for {}, which the agent does not offer; {}", unknown.join(", "), list(offered)))
+}
+
+/// `its steps are deploy.erase_devices (10), ...`, with priorities.
+fn list(offered: &[Value]) -> String {
+    let word = |step: &Value, key: &str| step[key].as_str().unwrap_or("?").to_owned();
+    let shown = |step: &Value| format!("{}.{} ({})", word(step, "interface"), word(step, "step"), step["priority"]);
+    format!("its steps are {}", offered.iter().map(shown).collect::<Vec<_>>().join(", "))
+}
+
 /// The steps an operator asked for, completed from what the agent offers, or why Ironic would refuse them.
 pub(super) fn check_wanted(offered: &[Value], wanted: &[Value]) -> Result<Vec<Value>, String> {
     wanted.iter().map(|step| complete_step(offered, step)).collect()
@@ -319,7 +338,7 @@ pub(super) fn check_wanted(offered: &[Value], wanted: &[Value]) -> Result<Vec<Va
 
 fn complete_step(offered: &[Value], wanted: &Value) -> Result<Value, String> {
     let found = offered.iter().find(|step| is_same_step(step, wanted));
-    let found = found.ok_or_else(|| format!("node does not support this step: {wanted}"))?;
+    let found = found.ok_or_else(|| format!("node does not support this step: {wanted}; {}", list(offered)))?;
     let arguments = found["argsinfo"].as_object();
     let given = wanted["args"].as_object();
     let unknown: Vec<&String> = given
@@ -376,5 +395,6 @@ mod tests {
         ] {
             assert!(ask(step).unwrap_err().contains(text), "{case}");
         }
+        assert!(ask(json!({"step": "y", "interface": "deploy"})).unwrap_err().ends_with("its steps are deploy.x (0)"));
     }
 }

@@ -365,6 +365,17 @@ fn priorities_of_the_operator_override_those_of_the_agent() {
 }
 
 #[test]
+fn a_priority_of_a_step_that_is_not_offered_is_refused_with_the_ones_that_are() {
+    let mut lab = lab(ProvisionState::Manageable, Nature::default());
+    let priorities = BTreeMap::from([("erase_devices".to_owned(), 0), ("nosuch".to_owned(), 5)]);
+    let text = lab.run(|flow| flow.clean(&priorities)).unwrap_err().to_string();
+    assert!(text.contains("given for nosuch, which the agent does not offer"), "{text}");
+    assert!(text.contains("deploy.erase_devices (10), deploy.erase_devices_metadata (99)"), "{text}");
+    assert_eq!(lab.machine.commands(), ["clean.get_clean_steps", "log.collect_system_logs"], "no step was run");
+    assert_eq!(lab.state(), ProvisionState::CleanFail);
+}
+
+#[test]
 fn a_failed_step_fails_the_node_and_collects_the_logs() {
     let mut nature = Nature::default();
     nature.steps[1].1 = Err("disk is on fire".to_owned());
