@@ -163,6 +163,20 @@ impl Node {
         Ok(node["provision_state"].as_str().unwrap_or_default().to_owned())
     }
 
+    /// Waits for the end of whatever Ironic is doing with it, good or bad: what an earlier case may have left behind.
+    pub(crate) fn settle(&self, limit: Duration) -> Result<()> {
+        let end = Instant::now() + limit;
+        loop {
+            let state = self.state()?;
+            let resting = ["enroll", "manageable", "available", "active", "rescue", "error"].contains(&state.as_str());
+            if resting || state.ends_with(" failed") {
+                return Ok(());
+            }
+            ensure!(Instant::now() < end, "the node does not leave the state {state:?}");
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// Orders a change of state; `more` are further keys of the request.
     pub(crate) fn order(&self, target: &str, more: &Value) -> Result<()> {
         let mut body = json!({"target": target});

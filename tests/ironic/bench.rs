@@ -131,6 +131,7 @@ impl Bench {
     /// Brings the node to `manageable`, from wherever it is, without cleaning.
     pub(crate) fn manageable(&self) -> Result<Node> {
         let node = self.node()?;
+        node.settle(LIMIT)?;
         self.is_cleaned(false)?;
         for _ in 0..4 {
             match node.state()?.as_str() {
@@ -148,6 +149,7 @@ impl Bench {
     /// Brings the node to `available`, from wherever it is, without cleaning.
     pub(crate) fn available(&self) -> Result<Node> {
         let node = self.node()?;
+        node.settle(LIMIT)?;
         self.is_cleaned(false)?;
         for _ in 0..4 {
             let (order, passing) = match node.state()?.as_str() {
@@ -165,6 +167,7 @@ impl Bench {
     /// Brings the node to `active` with whatever is deployed, or with this.
     pub(crate) fn active(&self, order: &Order<'_>) -> Result<Node> {
         let node = self.node()?;
+        node.settle(LIMIT)?;
         if node.state()? != "active" {
             self.available()?;
             self.deploy("active", order)?;

@@ -83,7 +83,7 @@ fn service(lab: &Lab) -> Result<()> {
     bench.runs("node-2.example.org")?;
     let calls = format!(
         "{BOOT} c.service.get_service_steps c.commands? c.service.execute_service_step \
-         (a.heartbeat c.commands )+ c.log.collect_system_logs? a.heartbeat*"
+         (a.heartbeat+ c.commands )+ c.log.collect_system_logs? a.heartbeat*"
     );
     bench.called(lab, began, &calls)
 }

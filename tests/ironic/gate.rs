@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -35,7 +35,6 @@ pub(crate) struct Gate {
 struct Shared {
     upstream: SocketAddr,
     shut: AtomicBool,
-    turned_away: AtomicUsize,
     calls: Mutex<Vec<Call>>,
 }
 
@@ -43,12 +42,7 @@ impl Gate {
     /// Listens at `address` for what goes to `upstream`.
     pub(crate) fn start(address: SocketAddr, upstream: SocketAddr) -> Result<Self> {
         let listener = TcpListener::bind(address).with_context(|| format!("binding the gate to {address}"))?;
-        let shared = Arc::new(Shared {
-            upstream,
-            shut: AtomicBool::new(false),
-            turned_away: AtomicUsize::new(0),
-            calls: Mutex::default(),
-        });
+        let shared = Arc::new(Shared { upstream, shut: AtomicBool::new(false), calls: Mutex::default() });
         let theirs = Arc::clone(&shared);
         // Detached, as are its connections: there is nothing to be saved at the end.
         drop(std::thread::spawn(move || {
@@ -63,11 +57,6 @@ impl Gate {
     /// Answers everything with 503 while it is shut.
     pub(crate) fn shut(&self, shut: bool) {
         self.shared.shut.store(shut, Ordering::SeqCst);
-    }
-
-    /// How many calls were answered with 503.
-    pub(crate) fn turned_away(&self) -> usize {
-        self.shared.turned_away.load(Ordering::SeqCst)
     }
 
     /// The calls from this address since that time.
@@ -90,7 +79,6 @@ impl Shared {
             }
             let body = reader.request_body(&mut client, &head.headers, LIMIT_BYTES)?;
             if self.shut.load(Ordering::SeqCst) {
-                self.turned_away.fetch_add(1, Ordering::SeqCst);
                 self.note(at, from, &head, 503);
                 let mut headers = Headers::default();
                 headers.push("Content-Type", "text/plain");

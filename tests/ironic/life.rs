@@ -93,9 +93,9 @@ fn cleaning(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// The calls of a cleaning with these steps.
+/// The calls of a cleaning with these steps. A heartbeat that comes while Ironic is busy with the node is only noted.
 pub(crate) fn cleaning_calls(steps: &[&str]) -> String {
-    let each = "c.clean.execute_clean_step (a.heartbeat c.commands )+ ";
+    let each = "c.clean.execute_clean_step (a.heartbeat+ c.commands )+ ";
     format!("{BOOT} c.clean.get_clean_steps {} c.log.collect_system_logs a.heartbeat*", each.repeat(steps.len()))
 }
 
@@ -121,7 +121,7 @@ pub(crate) fn deployment_calls(uefi: bool) -> String {
     let boot_loader = if uefi { "c.image.install_bootloader (c.commands |a.heartbeat )+ " } else { "" };
     format!(
         "{BOOT} c.deploy.get_deploy_steps c.commands c.deploy.execute_deploy_step a.lookup-again? \
-         (a.heartbeat c.commands )+ c.standby.get_partition_uuids {boot_loader} c.log.collect_system_logs \
+         (a.heartbeat+ c.commands )+ c.standby.get_partition_uuids a.heartbeat* {boot_loader} c.log.collect_system_logs \
          a.heartbeat? c.standby.power_off a.heartbeat?"
     )
 }
