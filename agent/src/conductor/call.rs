@@ -10,8 +10,8 @@ use super::error::ConductorError;
 use super::fault;
 use crate::http::{HttpError, Request, Response, Url};
 
-/// Largest answer that is read, in bytes; a lookup answer holds a whole node record.
-const MAX_ANSWER_BYTES: u64 = 16 * 1024 * 1024;
+/// Largest answer that is read, in bytes; a lookup answer holds a node record, where Ironic masks a config drive.
+const MAX_ANSWER_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Ties the log lines of all services for one operation together.
 const REQUEST_ID_HEADER: HeaderName = HeaderName::from_static("x-openstack-request-id");

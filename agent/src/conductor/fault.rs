@@ -5,11 +5,14 @@ use serde_json::Value;
 /// Longest text that is shown, in characters.
 const MAX_CHARS: usize = 500;
 
+/// How much of a body is looked at, in bytes.
+const MAX_BODY_BYTES: usize = 64 * 1024;
+
 /// What an error body says, as one line.
 ///
 /// Ironic puts JSON text inside `error_message`; older releases an object; some proxies a flat object or no JSON at all.
 pub(super) fn text(body: &[u8]) -> String {
-    let raw = String::from_utf8_lossy(body);
+    let raw = String::from_utf8_lossy(body.get(..MAX_BODY_BYTES).unwrap_or(body));
     let found = serde_json::from_str::<Value>(&raw).ok().and_then(|value| inner(&value));
     let line = found.as_deref().unwrap_or(&raw).split_whitespace().collect::<Vec<_>>().join(" ");
     let shown: String = line.chars().filter(|c| !c.is_control()).take(MAX_CHARS).collect();

@@ -10,6 +10,9 @@ use super::call::{Answer, json_headers};
 use super::{backoff, fault};
 use crate::http::{Client, HttpError, Request, Url, UrlError};
 
+/// What one post may take in all: the data, some MiB at most, over the slowest of links.
+const POST_LIMIT: Duration = Duration::from_secs(300);
+
 /// Inspection data did not reach the conductor.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectionError {
@@ -140,7 +143,8 @@ async fn post_once(
     request_id: Option<&str>,
     document: &Bytes,
 ) -> Result<Answer, HttpError> {
-    let request = json_headers(Request::post(url.clone(), document.clone()), request_id)?;
+    let request = Request::post(url.clone(), document.clone()).within(POST_LIMIT.max(client.small_exchange()));
+    let request = json_headers(request, request_id)?;
     Answer::read(url, client.send(request).await?).await
 }
 

@@ -140,6 +140,8 @@ pub struct Conductor {
     urls: Mutex<Vec<Url>>,
     version: Mutex<Option<ApiVersion>>,
     date: Mutex<Option<ServerDate>>,
+    /// What one call may take at one URL, in all.
+    call_limit: Duration,
 }
 
 impl Conductor {
@@ -154,7 +156,8 @@ impl Conductor {
     /// A conductor with the given settings.
     pub fn with_options(client: Client, options: ConductorOptions) -> Self {
         let urls = Mutex::new(options.urls.clone());
-        Self { client, options, urls, version: Mutex::new(None), date: Mutex::new(None) }
+        let call_limit = client.small_exchange();
+        Self { client, options, urls, version: Mutex::new(None), date: Mutex::new(None), call_limit }
     }
 
     /// Roots of the API as configured.
@@ -256,8 +259,12 @@ impl Conductor {
         version: Option<ApiVersion>,
         body: Option<Bytes>,
     ) -> Result<Request, HttpError> {
-        let request =
-            if method == Method::POST { Request::post(url, body.unwrap_or_default()) } else { Request::get(url) };
+        let request = match method {
+            // A heartbeat, and the token in it is for the conductor alone.
+            Method::POST => Request::post(url, body.unwrap_or_default()).to_one_origin(),
+            _ => Request::get(url),
+        };
+        let request = request.within(self.call_limit);
         let request = call::json_headers(request, self.options.request_id.as_deref())?;
         match version {
             Some(version) => request.header(VERSION_HEADER, &version.to_string()),

@@ -151,6 +151,54 @@ async fn a_dead_url_is_passed_over_and_the_one_that_answers_comes_first() {
 }
 
 #[tokio::test]
+async fn an_answer_that_drips_is_given_up_and_the_next_url_is_asked() {
+    let (ironic, uuid) = ironic(|_| {});
+    let head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n";
+    // In the body, and in the header.
+    for start in [head.as_slice(), b"HTTP/1.1 200 OK\r\nX: "] {
+        let drips = Server::start(|_, _| {
+            let drops = vec![b" ".to_vec(); 1000];
+            Reply::raw(start, Then::Pieces(Duration::from_millis(50), drops))
+        })
+        .await;
+        let mut alone = conductor(&[drips.url("")]);
+        alone.call_limit = Duration::from_millis(300);
+        let error = alone.lookup_once(&[MAC], None).await.unwrap_err();
+        let text = error.explain();
+        assert!(matches!(error, ConductorError::Unreachable { source: HttpError::TotalTimeout { .. }, .. }), "{text}");
+        assert!(text.contains("no whole answer from") && text.contains("within 0.3 s"), "{text}");
+
+        let mut both = conductor(&[drips.url(""), ironic.url()]);
+        both.call_limit = Duration::from_millis(300);
+        assert_eq!(both.lookup_once(&[MAC], None).await.unwrap().node.uuid(), Some(uuid.as_str()));
+    }
+    let patient = conductor(&[ironic.url()]);
+    assert_eq!(patient.call_limit, Duration::from_secs(60), "with the waits of the options");
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_not_redirected_to_another_server() {
+    let other = Server::start(|_, _| Reply::new(202, "", b"")).await;
+    let location = format!("Location: {}\r\n", other.url("/v1/heartbeat/u"));
+    for status in [302, 307, 308] {
+        let location = location.clone();
+        let server = Server::start(move |_, _| Reply::new(status, &location, b"")).await;
+        let options = ConductorOptions { api_version: Some(ApiVersion::VERIFY_CA), ..options(&[server.url("")]) };
+        let conductor = Conductor::with_options(client(TlsOptions::default()), options);
+        let error = conductor.heartbeat(&announcement("u", Some(Secret::new("t".repeat(43))))).await.unwrap_err();
+        assert!(error.explain().contains("redirects to another server"), "{}", error.explain());
+    }
+    assert!(other.seen().is_empty(), "{:?}", other.seen());
+}
+
+#[tokio::test]
+async fn an_answer_larger_than_any_node_is_refused() {
+    let server = Server::start(|_, _| Reply::new(200, "", &vec![b' '; (4 << 20) + 1])).await;
+    let error = conductor(&[server.url("")]).lookup_once(&[MAC], None).await.unwrap_err();
+    assert!(error.explain().contains("larger than 4194304 bytes"), "{}", error.explain());
+}
+
+#[tokio::test]
 async fn every_failure_says_what_where_and_what_to_do() {
     let (ironic, uuid) = ironic(|_| {});
     let conductor = conductor(&[ironic.url()]);

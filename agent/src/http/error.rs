@@ -98,6 +98,14 @@ pub enum HttpError {
         /// The limit that was passed.
         limit: Duration,
     },
+    /// The exchange as a whole took too long, although bytes may have come all the time.
+    #[error("no whole answer from {url} within {} s", .limit.as_secs_f64())]
+    TotalTimeout {
+        /// What was asked for.
+        url: Url,
+        /// The limit that was passed.
+        limit: Duration,
+    },
     /// The body is longer than the caller takes.
     #[error("the body of {url} is larger than {limit_bytes} bytes")]
     TooLarge {
@@ -122,6 +130,14 @@ pub enum HttpError {
         /// Why the location is unusable.
         #[source]
         source: UrlError,
+    },
+    /// A redirect leads to a server that must not get what the request carries.
+    #[error("{url} redirects to another server, {to}, which must not get the agent's token")]
+    ForeignRedirect {
+        /// Where the redirect came from.
+        url: Url,
+        /// Where it leads.
+        to: Url,
     },
     /// A header value holds bytes that HTTP does not allow.
     #[error("the {name} header for {url} holds characters that HTTP does not allow")]
@@ -184,6 +200,7 @@ impl HttpError {
             }
             Self::Tls { .. } => Some("the server may need another TLS version or cipher suite (ipa-tls-min-version)"),
             Self::ProxyRefused { .. } => Some("check the proxy settings and no_proxy"),
+            Self::ForeignRedirect { .. } => Some("ipa-api-url must be the URL that the API itself has"),
             _ => None,
         }
     }

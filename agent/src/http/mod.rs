@@ -1,7 +1,7 @@
 //! HTTP/1.1 client for the conductor, for images and for everything else the agent fetches.
 //!
 //! One [`Client`] holds TLS settings, proxies and a small pool of idle connections. It follows redirects, limits every
-//! wait by progress rather than by total time, and never shows credentials or queries of a URL in errors and logs.
+//! wait by progress (and by total time where a request asks for that), and never shows credentials or queries of a URL in errors and logs.
 //! A thin layer over hyper rather than a full client library, because resuming a download needs the header of each
 //! answer before its body, and because the binary is downloaded at every boot.
 
@@ -29,6 +29,7 @@ use http::header::{ACCEPT, AUTHORIZATION, HOST, PROXY_AUTHORIZATION, USER_AGENT}
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use http_body_util::Full;
 use rustls::ClientConfig;
+use tokio::time::Instant;
 
 pub use self::error::HttpError;
 pub use self::proxy::Proxies;
@@ -45,6 +46,9 @@ use crate::tls::{self, TlsError, TlsOptions};
 
 /// Body of a redirect answer that is read in order to keep the connection, in bytes.
 const REDIRECT_BODY_BYTES: usize = 16 * 1024;
+
+/// What a small exchange may take in all, unless single waits may take longer.
+const SMALL_EXCHANGE: Duration = Duration::from_secs(60);
 
 /// The client cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -89,12 +93,23 @@ pub struct Request {
     body: Bytes,
     proxies: Option<Proxies>,
     verify: bool,
+    one_origin: bool,
+    total: Option<Duration>,
 }
 
 impl Request {
     /// A `GET` of a URL.
     pub fn get(url: Url) -> Self {
-        Self { method: Method::GET, url, headers: HeaderMap::new(), body: Bytes::new(), proxies: None, verify: true }
+        Self {
+            method: Method::GET,
+            url,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            proxies: None,
+            verify: true,
+            one_origin: false,
+            total: None,
+        }
     }
 
     /// A `POST` of a body to a URL.
@@ -128,6 +143,21 @@ impl Request {
     #[must_use]
     pub fn unverified(mut self) -> Self {
         self.verify = false;
+        self
+    }
+
+    /// Refuses redirects to other servers, for a body that holds a secret.
+    #[must_use]
+    pub fn to_one_origin(mut self) -> Self {
+        self.one_origin = true;
+        self
+    }
+
+    /// Limits the whole exchange, from connecting to the end of the answer's body: a server that sends a byte now and
+    /// then makes progress and would hold the client for days.
+    #[must_use]
+    pub fn within(mut self, total: Duration) -> Self {
+        self.total = Some(total);
         self
     }
 }
@@ -175,6 +205,12 @@ impl Client {
         self.timeout
     }
 
+    /// What a request with a small answer may take in all, for [`Request::within`]: a minute, or twice the longest wait
+    /// without progress.
+    pub fn small_exchange(&self) -> Duration {
+        SMALL_EXCHANGE.max(self.timeout.saturating_mul(2))
+    }
+
     /// The addresses of a URL's host.
     pub async fn addresses(&self, url: &Url) -> Result<Vec<IpAddr>, HttpError> {
         tokio::time::timeout(self.timeout, connect::addresses(url)).await.unwrap_or_else(|_elapsed| {
@@ -184,11 +220,20 @@ impl Client {
 
     /// Sends a request, follows redirects, and returns the answer with its body still to be read.
     pub async fn send(&self, request: Request) -> Result<Response, HttpError> {
+        let Some(limit) = request.total else { return self.follow(request).await };
+        let (url, end) = (request.url.clone(), Instant::now() + limit);
+        match tokio::time::timeout_at(end, self.follow(request)).await {
+            Ok(answer) => answer.map(|answer| Response { total: Some((end, limit)), ..answer }),
+            Err(_elapsed) => Err(HttpError::TotalTimeout { url, limit }),
+        }
+    }
+
+    async fn follow(&self, request: Request) -> Result<Response, HttpError> {
         let proxies = request.proxies.map(|own| own.over(&self.inner.proxies));
         let proxies = proxies.as_ref().unwrap_or(&self.inner.proxies);
-        let Request { method, url, headers, body, verify, .. } = request;
+        let Request { method, url, headers, body, verify, one_origin, .. } = request;
         let first = url.clone();
-        let mut hop = Hop { method, url, headers, body };
+        let mut hop = Hop { method, url, headers, body, one_origin };
         for _ in 0..=MAX_REDIRECTS {
             let answer = self.exchange(&hop, proxies, verify).await?;
             let Some(following) = redirect::next(&hop, answer.status, &answer.headers)? else { return Ok(answer) };
@@ -251,6 +296,7 @@ impl Client {
             peer: connection.peer,
             body,
             limit: self.timeout,
+            total: None,
             lease: Some(Lease { key: key.clone(), connection, pool: Arc::clone(&self.inner.pool) }),
         })
     }

@@ -18,6 +18,8 @@ pub(super) struct Hop {
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
+    /// Whether it may go to no other server.
+    pub(super) one_origin: bool,
 }
 
 /// The next hop, none when the answer is final. A redirect status without a location is a final answer.
@@ -33,6 +35,9 @@ pub(super) fn next(hop: &Hop, status: StatusCode, headers: &HeaderMap) -> Result
     // Some servers send raw UTF-8 here; the URL type encodes it.
     let location = String::from_utf8_lossy(location.as_bytes());
     let url = hop.url.join(&location).map_err(|source| HttpError::BadRedirect { url: hop.url.clone(), source })?;
+    if hop.one_origin && url.origin() != hop.url.origin() {
+        return Err(HttpError::ForeignRedirect { url: hop.url.clone(), to: url });
+    }
     let mut following = Hop { url, ..hop.clone() };
     let becomes_get = match status {
         StatusCode::SEE_OTHER | StatusCode::FOUND => hop.method != Method::HEAD,
@@ -71,7 +76,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Basic eDp5"));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        Hop { method, url: url.parse().unwrap(), headers, body: Bytes::from_static(b"{}") }
+        Hop { method, url: url.parse().unwrap(), headers, body: Bytes::from_static(b"{}"), one_origin: false }
     }
 
     fn follow(hop: &Hop, status: u16, location: &'static str) -> Result<Option<Hop>, HttpError> {
@@ -114,6 +119,30 @@ mod tests {
         for (from, location, kept) in cases {
             let next = follow(&hop(Method::GET, from), 302, location).unwrap().unwrap();
             assert_eq!(next.headers.contains_key(AUTHORIZATION), kept, "{from} -> {location}");
+        }
+    }
+
+    #[test]
+    fn what_holds_a_secret_stays_with_its_origin() {
+        let cases = [
+            ("http://h/a", "/b", true),
+            ("http://h/a", "http://h:80/b", true),
+            ("http://h/a", "https://h/b", false),
+            ("https://h/a", "http://h/b", false),
+            ("http://h/a", "http://h:81/b", false),
+            ("http://h/a", "//evil/b", false),
+        ];
+        for (from, location, followed) in cases {
+            for status in [301, 302, 303, 307, 308] {
+                let hop = Hop { one_origin: true, ..hop(Method::POST, from) };
+                match follow(&hop, status, location) {
+                    Ok(next) => assert!(followed && next.is_some(), "{status} {from} -> {location}"),
+                    Err(error) => {
+                        assert!(matches!(error, HttpError::ForeignRedirect { .. }), "{error:?}");
+                        assert!(!followed, "{status} {from} -> {location}");
+                    }
+                }
+            }
         }
     }
 

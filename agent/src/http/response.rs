@@ -8,6 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use tokio::time::{Instant, timeout_at};
 
 use super::connect::Connection;
 use super::error::HttpError;
@@ -27,6 +28,8 @@ pub struct Response {
     pub peer: SocketAddr,
     pub(super) body: Incoming,
     pub(super) limit: Duration,
+    /// When the whole exchange must be over, and how long that is from its beginning.
+    pub(super) total: Option<(Instant, Duration)>,
     pub(super) lease: Option<Lease>,
 }
 
@@ -53,7 +56,18 @@ impl Response {
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, HttpError> {
         loop {
             let Some(lease) = &self.lease else { return Ok(None) };
-            let Some(frame) = lease.connection.activity.watch(self.limit, self.body.frame()).await else {
+            let next = lease.connection.activity.watch(self.limit, self.body.frame());
+            let frame = match self.total {
+                None => next.await,
+                Some((end, limit)) => match timeout_at(end, next).await {
+                    Ok(frame) => frame,
+                    Err(_elapsed) => {
+                        self.lease = None;
+                        return Err(HttpError::TotalTimeout { url: self.url.clone(), limit });
+                    }
+                },
+            };
+            let Some(frame) = frame else {
                 self.lease = None;
                 return Err(HttpError::BodyTimeout { url: self.url.clone(), limit: self.limit });
             };

@@ -151,7 +151,8 @@ async fn from_routes(client: &Client, urls: &[Url], attempts: u32) -> Result<IpA
 
 /// The addresses of an API that answers a request, whatever its status and certificate; the one that answered first.
 async fn probe(client: &Client, url: &Url) -> Result<Vec<IpAddr>, HttpError> {
-    let answer = client.send(Request::get(url.clone()).unverified()).await?;
+    let request = Request::get(url.clone()).unverified().within(client.small_exchange());
+    let answer = client.send(request).await?;
     let answering = answer.peer.ip();
     drop(answer);
     match client.addresses(url).await {

@@ -1,6 +1,6 @@
 //! What the header of an answer says about the file, and whether a later answer is about the same file.
 
-use http::header::{ACCEPT_RANGES, CONTENT_RANGE, ETAG, LAST_MODIFIED};
+use http::header::{ACCEPT_RANGES, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, StatusCode};
 
 /// What identifies a version of a file (RFC 9110 section 8.8).
@@ -83,6 +83,20 @@ impl ContentRange {
     }
 }
 
+/// What speaks against a file being an image, for the log: the checksum that does not fit later says nothing of it.
+pub(super) fn doubtful(headers: &HeaderMap, size_bytes: Option<u64>) -> Option<String> {
+    let length = size_bytes.map_or("of unknown length".to_owned(), |bytes| format!("{bytes} bytes long"));
+    let kind = text(headers, CONTENT_TYPE).unwrap_or_default();
+    if let Some(coding) = text(headers, CONTENT_ENCODING).filter(|coding| coding != "identity") {
+        let kind = if kind.is_empty() { "none".to_owned() } else { kind };
+        return Some(format!(
+            "is sent with Content-Encoding {coding} (Content-Type {kind}, {length}): its bytes are taken as they are"
+        ));
+    }
+    let page = ["text/html", "application/xhtml+xml"].iter().any(|page| kind.to_ascii_lowercase().starts_with(page));
+    page.then(|| format!("is sent as {kind}, {length}: a page of a server, a proxy or a login rather than an image?"))
+}
+
 /// Whether a status may change when asked again.
 pub(super) fn is_temporary(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::REQUEST_TIMEOUT || status == StatusCode::TOO_MANY_REQUESTS
@@ -114,6 +128,22 @@ mod tests {
         ];
         for (text, want) in cases {
             assert_eq!(ContentRange::parse(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn pages_and_packed_bytes_are_told_of() {
+        let doubt = |fields: &[(http::HeaderName, &'static str)], size_bytes| {
+            let fields = fields.iter().map(|(name, value)| (name.clone(), http::HeaderValue::from_static(value)));
+            doubtful(&fields.collect(), size_bytes)
+        };
+        let page = doubt(&[(CONTENT_TYPE, "Text/HTML; charset=utf-8")], Some(1234)).unwrap();
+        assert!(page.contains("Text/HTML; charset=utf-8, 1234 bytes long"), "{page}");
+        let packed = doubt(&[(CONTENT_ENCODING, "gzip"), (CONTENT_TYPE, "application/octet-stream")], None).unwrap();
+        assert!(packed.contains("gzip (Content-Type application/octet-stream, of unknown length)"), "{packed}");
+        let images: [&[_]; 3] = [&[], &[(CONTENT_TYPE, "application/gzip")], &[(CONTENT_ENCODING, "identity")]];
+        for fields in images {
+            assert_eq!(doubt(fields, Some(5)), None, "{fields:?}");
         }
     }
 

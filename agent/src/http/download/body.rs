@@ -83,12 +83,14 @@ pub(super) struct Transfer {
     position: u64,
     /// Over the bytes from `start` to `position`.
     crc: Hasher,
+    /// The server once sent another part than the one asked for: only the whole file is asked for from then on.
+    whole_only: bool,
 }
 
 impl Transfer {
     pub(super) fn new(target: Target, version: Version, deadline: Deadline, start: u64) -> Self {
         let attempts = Attempts::new(&target);
-        Self { target, version, deadline, attempts, start, position: start, crc: Hasher::new() }
+        Self { target, version, deadline, attempts, start, position: start, crc: Hasher::new(), whole_only: false }
     }
 
     async fn run(mut self, mut answer: Option<Response>, pieces: mpsc::Sender<Piece>) {
@@ -136,13 +138,14 @@ impl Transfer {
     /// Asks for the bytes from `position` on. The second value is how many bytes of the answer come before that.
     async fn resume(&mut self) -> Result<(Response, u64), Failure> {
         let first = self.position;
-        let range = (first > 0).then(|| format!("bytes={first}-"));
+        let range = (first > 0 && !self.whole_only).then(|| format!("bytes={first}-"));
         let ask = self.target.ask(range.as_deref(), Some(&self.version));
         let answer = self.deadline.within(&self.target, ask).await??;
         match answer.status {
-            StatusCode::PARTIAL_CONTENT if first > 0 => {
+            StatusCode::PARTIAL_CONTENT if range.is_some() => {
                 let Some(range) = ContentRange::read(&answer.headers).filter(|range| range.first == first) else {
-                    return Err(Failure::Final(self.target.wrong_range(first, &answer)));
+                    self.whole_only = true;
+                    return Err(Failure::temporary(DownloadError::wrong_range(first, &answer)));
                 };
                 self.check(&Version::read(&answer.headers, range.size_bytes))?;
                 Ok((answer, 0))
@@ -155,7 +158,7 @@ impl Transfer {
                 Ok((answer, first))
             }
             StatusCode::RANGE_NOT_SATISFIABLE => Err(Failure::Final(self.target.changed())),
-            _ if first > 0 => Err(Failure::of_status(&self.target, answer, StatusCode::PARTIAL_CONTENT).await),
+            _ if range.is_some() => Err(Failure::of_status(&self.target, answer, StatusCode::PARTIAL_CONTENT).await),
             _ => Err(Failure::of_status(&self.target, answer, StatusCode::OK).await),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ferric_disk::image::source::SourceError;
 use ferric_types::error::chain;
 use http::StatusCode;
-use http::header::RETRY_AFTER;
+use http::header::{CONTENT_RANGE, RETRY_AFTER};
 use tokio::time::Instant;
 
 use super::source::Target;
@@ -81,6 +81,13 @@ pub enum DownloadError {
     },
 }
 
+impl DownloadError {
+    pub(super) fn wrong_range(first: u64, response: &Response) -> Self {
+        let answered = super::answer::text(&response.headers, CONTENT_RANGE).unwrap_or_default();
+        Self::WrongRange { first, answered }
+    }
+}
+
 /// A failed try.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -109,6 +116,7 @@ impl Failure {
             HttpError::Url(_)
             | HttpError::BadRedirect { .. }
             | HttpError::TooManyRedirects { .. }
+            | HttpError::ForeignRedirect { .. }
             | HttpError::BadHeader { .. } => Self::Final(target.fatal(error.into())),
             // A refused certificate stays refused; another URL of the image may still do.
             error if error.is_certificate() => Self::Final(target.failed(1, error.into())),

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use ferric_disk::image::source::{FetchRequest, ImageSource, SourceError, redacted};
 use ferric_types::{Progress, Secret};
 use http::StatusCode;
-use http::header::{ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, IF_RANGE, RANGE};
+use http::header::{ACCEPT_ENCODING, AUTHORIZATION, IF_RANGE, RANGE};
 use tokio::runtime::Handle;
 
 use super::DownloadOptions;
-use super::answer::{ContentRange, RangeSupport, Version, range_support, text};
+use super::answer::{ContentRange, RangeSupport, Version, doubtful, range_support};
 use super::body::{self, Transfer};
 use super::retry::{Attempts, Deadline, DownloadError, Failure};
 use crate::http::{Client, HttpError, Proxies, Request, Response, Url};
@@ -131,7 +131,7 @@ impl Target {
             StatusCode::PARTIAL_CONTENT => {
                 let answered = ContentRange::read(&response.headers);
                 let Some(range) = answered.filter(|range| range.first == first) else {
-                    return Err(Failure::Final(self.wrong_range(first, &response)));
+                    return Err(Failure::Final(self.fatal(DownloadError::wrong_range(first, &response))));
                 };
                 if known.differs(&version(range.size_bytes)) {
                     return Err(Failure::Final(self.changed()));
@@ -155,11 +155,6 @@ impl Target {
             }
             _ => Err(Failure::of_status(self, response, StatusCode::PARTIAL_CONTENT).await),
         }
-    }
-
-    pub(super) fn wrong_range(&self, first: u64, response: &Response) -> SourceError {
-        let answered = text(&response.headers, http::header::CONTENT_RANGE).unwrap_or_default();
-        self.fatal(DownloadError::WrongRange { first, answered })
     }
 }
 
@@ -187,8 +182,8 @@ impl HttpSource {
             }
         };
         let version = Version::read(&response.headers, response.content_length());
-        if let Some(coding) = text(&response.headers, CONTENT_ENCODING).filter(|coding| coding != "identity") {
-            tracing::warn!("{} is sent with Content-Encoding {coding}: its bytes are taken as they are", target.shown);
+        if let Some(doubt) = doubtful(&response.headers, version.size_bytes) {
+            tracing::warn!("{} {doubt}", target.shown);
         }
         tracing::debug!("{}: {version:?}", target.shown);
         let announced = range_support(&response.headers);
