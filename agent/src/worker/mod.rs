@@ -252,6 +252,10 @@ fn accept(app: &Arc<App>, answer: LookupAnswer) -> Result<bool, WorkerError> {
     let token = match judge(received, own.as_ref()) {
         Verdict::Adopt(token) => Some(token),
         Verdict::Keep => own,
+        Verdict::None(problem) => {
+            error!("{problem}");
+            None
+        }
         Verdict::Refused => {
             error!("{REFUSED_MESSAGE}");
             return Ok(false);
