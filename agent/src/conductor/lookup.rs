@@ -8,6 +8,10 @@ use tokio::time::Instant;
 
 use super::backoff;
 use super::error::ConductorError;
+use crate::json::{self, JsonError};
+
+/// Longest UUID that is taken, in bytes; a canonical one has 36.
+const MAX_UUID_BYTES: usize = 255;
 
 /// How long lookups go on.
 #[derive(Debug, Clone, Copy)]
@@ -20,14 +24,26 @@ pub struct Limits {
 
 /// Reads an answer; the error says what is wrong with it.
 pub(super) fn read(body: &[u8]) -> Result<LookupAnswer, &'static str> {
-    let answer: LookupAnswer = serde_json::from_slice(body).map_err(|_not_json| "is not a lookup answer in JSON")?;
-    if answer.node.uuid().is_none_or(str::is_empty) {
-        return Err("holds no node UUID");
+    let answer: LookupAnswer = json::from_slice(body).map_err(|error| match error {
+        JsonError::TooComplex => "holds more values than any node has",
+        JsonError::Json(_) => "is not a lookup answer in JSON",
+    })?;
+    match answer.node.uuid() {
+        None | Some("") => return Err("holds no node UUID"),
+        Some(uuid) if !is_uuid_like(uuid) => return Err("holds a node UUID with characters that no UUID has"),
+        Some(_) => {}
     }
     if heartbeat_timeout(&answer).is_none() {
         return Err("holds no heartbeat_timeout of more than 0 seconds");
     }
     Ok(answer)
+}
+
+/// Whether a text may be part of a URL's path: Ironic's UUIDs have digits, letters and dashes, and nothing else is
+/// needed but what host names have.
+fn is_uuid_like(text: &str) -> bool {
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    plain && !text.starts_with('.') && text.len() <= MAX_UUID_BYTES
 }
 
 /// Time within which the conductor expects a heartbeat. Very old APIs put it beside the node. An answer from
@@ -167,5 +183,25 @@ mod tests {
         for text in bad {
             assert!(read(text.as_bytes()).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn only_what_is_a_path_segment_is_taken_as_uuid() {
+        let answer = |uuid: &str| serde_json::json!({"node": {"uuid": uuid}, "heartbeat_timeout": 60}).to_string();
+        for uuid in ["1be26c0b-03f2-4d2e-ae87-c02d7f33c123", "1BE26C0B03F24D2EAE87C02D7F33C123", "node_1.rack-2"] {
+            assert!(read(answer(uuid).as_bytes()).is_ok(), "{uuid}");
+        }
+        let long = "a".repeat(256);
+        for uuid in ["../../x?y=", "..", ".", ".x", "a/b", "a?b", "a#b", "a%2fb", "a b", "a\r\nb", "\u{e9}", &long] {
+            let problem = read(answer(uuid).as_bytes()).unwrap_err();
+            assert_eq!(problem, "holds a node UUID with characters that no UUID has", "{uuid}");
+        }
+    }
+
+    #[test]
+    fn answers_of_countless_values_are_not_read() {
+        let extra = vec![r#"{"a":0}"#; 500_000].join(",");
+        let body = format!(r#"{{"node":{{"uuid":"u","x":[{extra}]}},"heartbeat_timeout":60}}"#);
+        assert_eq!(read(body.as_bytes()).unwrap_err(), "holds more values than any node has");
     }
 }
