@@ -2,6 +2,7 @@
 
 use super::configdrive::ConfigDrive;
 use super::display::{Display, seconds, size};
+use super::inventory;
 use super::options::{FirmwareKind, MachineOptions};
 use super::session::{self, Session};
 use crate::conductor::flow::DeployRequest;
@@ -50,7 +51,7 @@ fn live(
 ) -> Result<()> {
     let how = if options.direct { "boot directly" } else { "PXE boot" };
     let data = display.stage(&format!("{how} and inspect"), || session.inspect())?;
-    session::inventory_lines(&data.inventory).iter().for_each(|line| display.plain(line));
+    inventory::lines(&data.inventory).iter().for_each(|line| display.plain(line));
 
     display.line("   fast track: cleaning and deploying use the agent that is already there");
     let mut priorities = BTreeMap::new();

@@ -7,11 +7,12 @@
 //! | [`session`] | all of it together, and the operations |
 //! | `demo` | the whole life of a machine |
 //! | [`configdrive`] | config drives |
-//! | [`display`] | what a person sees |
+//! | [`display`], [`inventory`] | what a person sees |
 
 pub mod configdrive;
 mod demo;
 pub mod display;
+pub mod inventory;
 pub mod machine;
 pub mod options;
 pub mod session;
@@ -87,7 +88,7 @@ fn inspect(session: &mut Session, display: &Display, json: bool) -> Result<()> {
         all.remove("logs"); // base64 of a tar.gz
         display.plain(&serde_json::to_string_pretty(&all).context("printing the inspection data")?);
     } else {
-        session::inventory_lines(&data.inventory).iter().for_each(|line| display.plain(line));
+        inventory::lines(&data.inventory).iter().for_each(|line| display.plain(line));
     }
     Ok(())
 }

@@ -349,49 +349,6 @@ fn root_device(hints: &[String]) -> Result<Option<Value>> {
     Ok((!found.is_empty()).then_some(Value::Object(found)))
 }
 
-/// The inventory in a few lines.
-pub fn inventory_lines(inventory: &Value) -> Vec<String> {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let list = |key: &str| inventory[key].as_array().cloned().unwrap_or_default();
-    let cpu = &inventory["cpu"];
-    let vendor = &inventory["system_vendor"];
-    let mut lines = vec![
-        format!(
-            "  system  {} {}, serial {}",
-            text(&vendor["manufacturer"]),
-            text(&vendor["product_name"]),
-            text(&vendor["serial_number"])
-        ),
-        format!("  cpu     {} x {} ({})", cpu["count"], text(&cpu["model_name"]), text(&cpu["architecture"])),
-        format!("  memory  {} MiB", inventory["memory"]["physical_mb"]),
-        format!(
-            "  boot    {}, from {}",
-            text(&inventory["boot"]["current_boot_mode"]),
-            text(&inventory["boot"]["pxe_interface"])
-        ),
-        format!("  bmc     {}", text(&inventory["bmc_address"])),
-    ];
-    for disk in list("disks") {
-        let size = super::display::size(disk["size"].as_u64().unwrap_or(0));
-        lines.push(format!(
-            "  disk    {} {size}, {}, serial {}",
-            text(&disk["name"]),
-            text(&disk["model"]),
-            text(&disk["serial"])
-        ));
-    }
-    for nic in list("interfaces") {
-        let carrier = if nic["has_carrier"] == json!(true) { "carrier" } else { "no carrier" };
-        lines.push(format!(
-            "  nic     {} {} {}, {carrier}",
-            text(&nic["name"]),
-            text(&nic["mac_address"]),
-            text(&nic["ipv4_address"])
-        ));
-    }
-    lines
-}
-
 fn request_line(request: &crate::conductor::RecordedRequest) -> String {
     let status = request.status.map_or_else(|| "-".to_owned(), |s| s.to_string());
     let body = String::from_utf8_lossy(&request.body);
@@ -442,13 +399,5 @@ mod tests {
         }
         assert!(format_of_file(&dir.path().join("none"), None).is_err());
         assert_eq!(format_of_file(&file, Some("vmdk")).unwrap(), "vmdk");
-    }
-
-    #[test]
-    fn inventory_is_summed_up_even_when_parts_are_missing() {
-        let inventory =
-            json!({"disks": [{"name": "/dev/vda", "size": 5_368_709_120_u64, "serial": "LAB0"}], "cpu": {"count": 2}});
-        let lines = inventory_lines(&inventory);
-        assert!(lines.iter().any(|l| l.contains("/dev/vda 5120.0 MiB") && l.contains("serial LAB0")), "{lines:?}");
     }
 }
