@@ -1,14 +1,16 @@
 //! GUID partition tables.
 
+use std::io::{Seek, SeekFrom};
+
 use ferric_sys::block_dev::BlockDev;
-use gptman::{GPT, GPTPartitionEntry};
+use gptman::{GPT, GPTHeader, GPTPartitionEntry};
 
 use super::{Guid, Partition, PartitionType, TableError};
 
 /// More entries than any tool writes; a hostile header could claim four billion.
 const MAX_ENTRIES: u32 = 1024;
-/// Largest entry: the standard allows 128 times a power of two.
-const MAX_ENTRY_BYTES: u32 = 4096;
+/// Size of an entry. The standard allows more; neither Linux (`block/partitions/efi.c`) nor the library does.
+const ENTRY_BYTES: u32 = 128;
 /// Alignment of partitions made here.
 const ALIGN_BYTES: u64 = 1 << 20;
 
@@ -16,17 +18,15 @@ const ALIGN_BYTES: u64 = 1 << 20;
 /// there is neither.
 ///
 /// # Errors
-/// [`TableError::InvalidGpt`], [`TableError::Device`].
+/// [`TableError::InvalidGpt`], [`TableError::Gpt`], [`TableError::Device`].
 pub fn read(dev: &BlockDev) -> Result<Option<GPT>, TableError> {
     let sector = u64::from(dev.logical_sector());
-    let primary = header_is_sane(dev, sector)?;
-    let last = dev.size_bytes().checked_sub(sector).map_or(0, |offset| offset / sector * sector);
-    let backup = if last > sector { header_is_sane(dev, last)? } else { Sanity::Absent };
-    match (primary, backup) {
-        (Sanity::Sane, _) | (Sanity::Absent, Sanity::Sane) => {}
-        (Sanity::Insane(_), Sanity::Sane) => {}
-        (Sanity::Absent, _) => return Ok(None),
-        (Sanity::Insane(reason), _) => return Err(TableError::InvalidGpt { path: dev.path().to_owned(), reason }),
+    let last = (dev.size_bytes() / sector).saturating_sub(1);
+    // The library takes the backup when, and only when, the primary one is damaged.
+    let primary = look(dev, 1)?;
+    let backup = if primary == Copy::Whole || last <= 1 { Copy::Absent } else { look(dev, last)? };
+    if primary == Copy::Absent && backup != Copy::Whole {
+        return Ok(None);
     }
     let gpt = GPT::read_from(&mut dev.cursor(), sector)
         .map_err(|source| TableError::Gpt { path: dev.path().to_owned(), source: Box::new(source) })?;
@@ -34,36 +34,63 @@ pub fn read(dev: &BlockDev) -> Result<Option<GPT>, TableError> {
     Ok(Some(gpt))
 }
 
-enum Sanity {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Copy {
     Absent,
-    Sane,
-    Insane(String),
+    Damaged,
+    Whole,
 }
 
-/// Looks at a header before the library does: its sizes decide how much that reads.
-fn header_is_sane(dev: &BlockDev, offset: u64) -> Result<Sanity, TableError> {
-    let mut header = [0_u8; 92];
-    if offset + u64::from(dev.logical_sector()) > dev.size_bytes() {
-        return Ok(Sanity::Absent);
+/// Looks at one copy of the table before the library does, which panics at what it does not expect. An error is a copy
+/// with the right checksums that claims what cannot be.
+fn look(dev: &BlockDev, lba: u64) -> Result<Copy, TableError> {
+    let sector = u64::from(dev.logical_sector());
+    let mut cursor = dev.cursor();
+    let mut reader = &mut cursor;
+    let mut signature = [0_u8; 8];
+    if (lba + 1) * sector > dev.size_bytes() {
+        return Ok(Copy::Absent);
     }
-    dev.read_at(offset, &mut header).map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
-    if !header.starts_with(b"EFI PART") {
-        return Ok(Sanity::Absent);
+    dev.read_at(lba * sector, &mut signature)
+        .map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
+    if &signature != b"EFI PART" {
+        return Ok(Copy::Absent);
     }
-    let word = |at: usize| {
-        let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; 4]);
-        u32::from_le_bytes(bytes)
-    };
-    let (entries, entry_bytes) = (word(80), word(84));
+    // A header that cannot be read is reported by whoever reads it next.
+    let header = reader.seek(SeekFrom::Start(lba * sector)).ok().and_then(|_| GPTHeader::read_from(&mut reader).ok());
+    let Some(header) = header else { return Ok(Copy::Damaged) };
+    let invalid = |reason| TableError::InvalidGpt { path: dev.path().to_owned(), reason };
+    check_header(&header, lba, dev.size_bytes() / sector, sector).map_err(invalid)?;
+    let Ok(entries) = header.read_partitions(&mut reader, sector) else { return Ok(Copy::Damaged) };
+    let mut used = entries.iter().filter(|entry| entry.is_used()).peekable();
+    if used.peek().is_some() && used.all(|entry| entry.starting_lba == 0) {
+        let reason = "every partition begins at sector 0, which holds the protective MBR; the usable sectors are";
+        return Err(invalid(format!("{reason} {} to {}", header.first_usable_lba, header.last_usable_lba)));
+    }
+    Ok(Copy::Whole)
+}
+
+/// Bounds of the fields of a header on a disk of so many sectors, beyond which sums and products overflow.
+fn check_header(header: &GPTHeader, lba: u64, sectors: u64, sector: u64) -> Result<(), String> {
+    let (entries, entry_bytes) = (header.number_of_partition_entries, header.size_of_partition_entry);
+    let (first, last) = (header.first_usable_lba, header.last_usable_lba);
     if entries == 0 || entries > MAX_ENTRIES {
-        return Ok(Sanity::Insane(format!("it claims {entries} entries, expected 1 to {MAX_ENTRIES}")));
+        return Err(format!("it claims {entries} entries, expected 1 to {MAX_ENTRIES}"));
     }
-    if !(128..=MAX_ENTRY_BYTES).contains(&entry_bytes) || !entry_bytes.is_power_of_two() {
-        return Ok(Sanity::Insane(format!(
-            "it claims entries of {entry_bytes} bytes, expected 128 to {MAX_ENTRY_BYTES}"
-        )));
+    if entry_bytes != ENTRY_BYTES {
+        return Err(format!("it claims entries of {entry_bytes} bytes, expected {ENTRY_BYTES}"));
     }
-    Ok(Sanity::Sane)
+    if header.primary_lba != lba {
+        return Err(format!("its header in sector {lba} says that it is in sector {}", header.primary_lba));
+    }
+    let start = header.partition_entry_lba;
+    if start < 2 || start.checked_add(table_sectors(header, sector)).is_none_or(|end| end > sectors) {
+        return Err(format!("its entries cannot begin in sector {start} of {sectors}"));
+    }
+    if first > last || last == u64::MAX {
+        return Err(format!("it claims that sectors {first} to {last} are usable"));
+    }
+    Ok(())
 }
 
 /// Refuses partitions that are not on the disk: Linux takes no notice of them (`block/partitions/efi.c`).
@@ -91,7 +118,7 @@ fn check_entries(dev: &BlockDev, gpt: &GPT, sector: u64) -> Result<(), TableErro
 pub(super) fn check_places(dev: &BlockDev, gpt: &GPT) -> Result<(), TableError> {
     let sector = u64::from(dev.logical_sector());
     let last = (dev.size_bytes() / sector).saturating_sub(1);
-    let table = table_sectors(gpt, sector);
+    let table = table_sectors(&gpt.header, sector);
     // From the backup only the place of its own entries is known; the primary ones go where they always are.
     let entries = if gpt.header.is_primary() { gpt.header.partition_entry_lba } else { 2 };
     let backup = last.saturating_sub(table);
@@ -113,8 +140,8 @@ pub(super) fn check_places(dev: &BlockDev, gpt: &GPT) -> Result<(), TableError> 
 }
 
 /// How many sectors the entries take.
-fn table_sectors(gpt: &GPT, sector: u64) -> u64 {
-    let bytes = u64::from(gpt.header.number_of_partition_entries) * u64::from(gpt.header.size_of_partition_entry);
+fn table_sectors(header: &GPTHeader, sector: u64) -> u64 {
+    let bytes = u64::from(header.number_of_partition_entries) * u64::from(header.size_of_partition_entry);
     bytes.div_ceil(sector).max(1)
 }
 

@@ -124,19 +124,111 @@ fn disks_without_a_table_are_named_with_their_sector_size() {
     assert!(matches!(validate(&open(&empty)), Err(TableError::NoPartitions { .. })));
 }
 
-#[test]
-fn hostile_headers_are_refused_before_they_cost_anything() {
-    for (at, value) in [(80_usize, u32::MAX), (80, 0), (84, u32::MAX), (84, 64), (84, 200)] {
-        let disk = TestDisk::zeroed(8 * MIB).unwrap();
-        let dev = open(&disk);
-        let mut header = [0_u8; 512];
-        header[..8].copy_from_slice(b"EFI PART");
-        header[80..84].copy_from_slice(&128_u32.to_le_bytes());
-        header[84..88].copy_from_slice(&128_u32.to_le_bytes());
-        header[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        dev.write_at(512, &header).unwrap();
-        assert!(matches!(read(&dev), Err(TableError::InvalidGpt { .. })), "{at} = {value}");
+/// A GPT whose fields are what they are, with the right checksums: entries of `entry_bytes` at `entry_lba`, of which the
+/// first ones are partitions.
+#[derive(Debug, Clone)]
+struct AnyGpt {
+    my_lba: u64,
+    backup_lba: u64,
+    usable: (u64, u64),
+    entry_lba: u64,
+    entries: u32,
+    entry_bytes: u32,
+    partitions: Vec<(u64, u64)>,
+}
+
+impl AnyGpt {
+    fn good() -> Self {
+        let partitions = vec![(2048, 4095)];
+        Self {
+            my_lba: 1,
+            backup_lba: 16383,
+            usable: (34, 16350),
+            entry_lba: 2,
+            entries: 128,
+            entry_bytes: 128,
+            partitions,
+        }
     }
+
+    /// Writes it into the sector of a header, with a protective MBR.
+    fn write(&self, dev: &BlockDev, lba: u64) {
+        let stride = usize::try_from(self.entry_bytes).unwrap().clamp(56, 4096);
+        let mut table = vec![0; stride * usize::try_from(self.entries).unwrap().min(2048)];
+        for (index, (entry, (start, end))) in table.chunks_exact_mut(stride).zip(&self.partitions).enumerate() {
+            entry[..16].copy_from_slice(&Guid::LINUX_DATA.0);
+            entry[16..32].fill(u8::try_from(index + 1).unwrap());
+            entry[32..40].copy_from_slice(&start.to_le_bytes());
+            entry[40..48].copy_from_slice(&end.to_le_bytes());
+        }
+        let mut header = b"EFI PART\0\0\x01\0\x5c\0\0\0\0\0\0\0\0\0\0\0".to_vec();
+        for lba in [self.my_lba, self.backup_lba, self.usable.0, self.usable.1] {
+            header.extend(lba.to_le_bytes());
+        }
+        header.extend([9; 16]);
+        header.extend(self.entry_lba.to_le_bytes());
+        for word in [self.entries, self.entry_bytes, crc32fast::hash(&table)] {
+            header.extend(word.to_le_bytes());
+        }
+        let sum = crc32fast::hash(&header);
+        header[16..20].copy_from_slice(&sum.to_le_bytes());
+        // Entries that are said to be off the disk are nowhere.
+        let _off_the_disk = dev.write_at(self.entry_lba.saturating_mul(512), &table);
+        dev.write_at(lba * 512, &header).unwrap();
+        protect(dev);
+    }
+}
+
+/// Writes a protective MBR.
+fn protect(dev: &BlockDev) {
+    let mut sector = [0_u8; 512];
+    sector[446 + 4] = 0xee;
+    sector[446 + 8] = 1;
+    sector[446 + 12..446 + 16].fill(0xff);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    dev.write_at(0, &sector).unwrap();
+}
+
+/// Everything that a deployment does with a table that it has not made.
+fn use_table(dev: &BlockDev) -> Result<Table, TableError> {
+    let table = validate(dev);
+    let _outcome = (read(dev).is_ok(), disk_id(dev).is_ok(), fix_backup_gpt(dev).is_ok());
+    let _outcome = (gpt::add_last(dev, MIB).is_ok(), fix_backup_gpt(dev).is_ok());
+    table
+}
+
+#[test]
+fn headers_with_impossible_fields_are_refused_in_words() {
+    let good = AnyGpt::good();
+    let cases = [
+        (AnyGpt { entries: u32::MAX, ..good.clone() }, "it claims 4294967295 entries, expected 1 to 1024"),
+        (AnyGpt { entries: 0, ..good.clone() }, "it claims 0 entries"),
+        (AnyGpt { entries: 1024, entry_bytes: 4096, ..good.clone() }, "entries of 4096 bytes, expected 128"),
+        (AnyGpt { entry_bytes: 64, ..good.clone() }, "entries of 64 bytes, expected 128"),
+        (AnyGpt { my_lba: 7, ..good.clone() }, "its header in sector 1 says that it is in sector 7"),
+        (AnyGpt { entry_lba: 1, ..good.clone() }, "its entries cannot begin in sector 1 of 16384"),
+        (AnyGpt { entry_lba: 16360, ..good.clone() }, "its entries cannot begin in sector 16360 of 16384"),
+        (AnyGpt { entry_lba: u64::MAX, ..good.clone() }, "its entries cannot begin in sector 18446744073709551615"),
+        (AnyGpt { usable: (9000, 100), ..good.clone() }, "it claims that sectors 9000 to 100 are usable"),
+        (AnyGpt { usable: (34, u64::MAX), ..good.clone() }, "it claims that sectors 34 to 18446744073709551615"),
+        (AnyGpt { partitions: vec![(0, 9)], ..good.clone() }, "every partition begins at sector 0"),
+        (AnyGpt { partitions: vec![(0, 9), (0, 99)], ..good.clone() }, "every partition begins at sector 0"),
+    ];
+    for (gpt, want) in cases {
+        // As the primary one, and as the backup of one that is damaged.
+        for lba in [1, 16383] {
+            let disk = TestDisk::zeroed(8 * MIB).unwrap();
+            let dev = open(&disk);
+            let moved = if gpt.my_lba == 1 { AnyGpt { my_lba: lba, ..gpt.clone() } } else { gpt.clone() };
+            moved.write(&dev, lba);
+            let error = use_table(&dev).expect_err(want);
+            let want = want.replace("in sector 1 says", &format!("in sector {lba} says"));
+            assert!(matches!(error, TableError::InvalidGpt { .. }) && error.to_string().contains(&want), "{error}");
+        }
+    }
+    let disk = TestDisk::zeroed(8 * MIB).unwrap();
+    good.write(&open(&disk), 1);
+    assert_eq!(use_table(&open(&disk)).unwrap().partitions.len(), 1);
 }
 
 /// A GPT with partitions in any sectors, as no tool would make it.
@@ -239,6 +331,38 @@ fn partition_nodes_have_a_p_after_a_digit() {
         [("/dev/sda", "/dev/sda3"), ("/dev/nvme0n1", "/dev/nvme0n1p3"), ("/dev/mmcblk0", "/dev/mmcblk0p3")]
     {
         assert_eq!(partition_path(std::path::Path::new(disk), 3), std::path::Path::new(want));
+    }
+}
+
+/// Any number, but often one at a border.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![0..40_u64, 1_u64..16400, 16340_u64..16400, any::<u64>(), (u64::MAX - 3)..=u64::MAX]
+}
+
+prop_compose! {
+    fn hostile_gpt()(
+        my_lba in prop_oneof![9 => Just(0), 1 => number()], backup_lba in number(), usable in (number(), number()),
+        entry_lba in prop_oneof![Just(2), number()], partitions in proptest::collection::vec((number(), number()), 0..4),
+        entries in prop_oneof![Just(128), 0_u32..200, 900_u32..1100, any::<u32>()],
+        entry_bytes in prop_oneof![4 => Just(128), 1 => 0_u32..8192, 1 => any::<u32>()],
+    ) -> AnyGpt {
+        AnyGpt { my_lba, backup_lba, usable, entry_lba, entries, entry_bytes, partitions }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn tables_with_the_right_checksums_never_panic(gpt in hostile_gpt(), backup in hostile_gpt(), which in 0..3) {
+        let disk = TestDisk::zeroed(8 * MIB).unwrap();
+        let dev = open(&disk);
+        for (gpt, lba, wanted) in [(gpt, 1, which != 1), (backup, 16383, which != 0)] {
+            let my_lba = if gpt.my_lba == 0 { lba } else { gpt.my_lba };
+            if wanted {
+                AnyGpt { my_lba, ..gpt }.write(&dev, lba);
+            }
+        }
+        let _outcome = use_table(&dev).is_ok();
     }
 }
 
