@@ -73,7 +73,8 @@ impl Content {
         self.digest::<Sha512>()
     }
 
-    fn digest<D: Digest>(&self) -> Result<String> {
+    /// Digest of all of it, in hex.
+    pub(crate) fn digest<D: Digest>(&self) -> Result<String> {
         let mut hash = D::new();
         let body = self.open()?;
         let (mut at, end) = (0, self.len_bytes()?);

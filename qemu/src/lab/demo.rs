@@ -2,6 +2,7 @@
 
 use super::configdrive::ConfigDrive;
 use super::display::{Display, seconds, size};
+use super::image::Checksum;
 use super::inventory;
 use super::options::{FirmwareKind, MachineOptions};
 use super::session::{self, Session};
@@ -65,8 +66,9 @@ fn live(
     let mut drive = ConfigDrive::new(session.uuid(), &hostname);
     drive.user_data = format!("{user_data}\n").into_bytes();
     drive.meta_data["poweroff"] = json!(false);
+    let checksum = Checksum { algorithm: "sha256", hex: image.sha256.clone() };
     let request = DeployRequest {
-        image: session.serve_image(&image.path, kind_name(), Some(&image.sha256))?,
+        image: session.serve_image(&image.path, kind_name(), &checksum)?,
         configdrive: Some(drive.encoded()?),
         uefi: options.firmware == FirmwareKind::Uefi,
         root_device: None,

@@ -6,12 +6,14 @@
 //! | [`machine`] | the machine behind the power switch |
 //! | [`session`] | all of it together, and the operations |
 //! | `demo` | the whole life of a machine |
+//! | [`image`] | what can be said about an image before a machine is booted |
 //! | [`configdrive`] | config drives |
 //! | [`display`], [`inventory`] | what a person sees |
 
 pub mod configdrive;
 mod demo;
 pub mod display;
+pub mod image;
 pub mod inventory;
 pub mod machine;
 pub mod options;

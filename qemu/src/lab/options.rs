@@ -1,5 +1,6 @@
 //! The command line of `lab`.
 
+use super::image::Checksum;
 use crate::disk::{Disk, DiskBus};
 use crate::net::{Nic, NicModel};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -68,17 +69,20 @@ pub enum Action {
 /// `lab deploy`.
 #[derive(Debug, Args)]
 pub struct DeployOptions {
-    /// Image file (raw or qcow2), served by the lab; or an http(s) URL that the machine can reach.
+    /// Image file (raw or qcow2), served by the lab; or an http(s) URL that the machine can reach. Files are looked at
+    /// and URLs are tried before the machine is booted.
     pub image: String,
     /// The machine.
     #[command(flatten)]
     pub machine: MachineOptions,
-    /// Checksum of an image given by URL: `sha256:HEX`, `sha512:HEX`. Computed for files.
+    /// Checksum of the image: `sha256:HEX`, or sha512, sha384, sha224. A URL needs one, and the agent checks it while it
+    /// writes; a file is checked before the machine is booted, and again by the agent. Without it a file's is computed.
     #[arg(long, value_name = "ALGORITHM:HEX")]
-    pub checksum: Option<String>,
-    /// Format of the image, when its name does not say it: raw or qcow2.
-    #[arg(long, value_name = "FORMAT")]
-    pub format: Option<String>,
+    pub checksum: Option<Checksum>,
+    /// Format of the image. Without it a file's first bytes tell it, and a URL is qcow2 if it ends so, else raw; the
+    /// agent compares it with the content before it writes.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
     /// Root device hint, as `serial=disk1` or `size=>= 10`; several must all match.
     #[arg(long = "hint", value_name = "NAME=VALUE")]
     pub hints: Vec<String>,
@@ -102,11 +106,11 @@ pub struct MachineOptions {
     /// Firmware of the machine.
     #[arg(long, value_enum, default_value_t = FirmwareKind::Bios, help_heading = "Machine")]
     pub firmware: FirmwareKind,
-    /// Memory in MiB.
-    #[arg(long, value_name = "MIB", default_value_t = 256, help_heading = "Machine")]
+    /// Memory in MiB, 96 or more.
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = memory_mib, help_heading = "Machine")]
     pub memory: u32,
-    /// Virtual CPUs.
-    #[arg(long, value_name = "N", default_value_t = 2, help_heading = "Machine")]
+    /// Virtual CPUs, 1 to 255.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = cpu_count, help_heading = "Machine")]
     pub cpus: u32,
     /// Disk: BUS:SIZE, BUS one of virtio, nvme, ahci, scsi, usb, sas, megaraid, SIZE as 5G or 800M; `:4k` after it for
     /// 4096-byte sectors. May be given several times. [default: virtio:5G]
@@ -155,6 +159,50 @@ pub enum FirmwareKind {
     Bios,
     /// OVMF.
     Uefi,
+}
+
+/// Format of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ImageFormat {
+    /// Bytes as they are.
+    Raw,
+    /// qcow2.
+    Qcow2,
+}
+
+impl ImageFormat {
+    /// Ironic's name of it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ImageFormat::Raw => "raw",
+            ImageFormat::Qcow2 => "qcow2",
+        }
+    }
+}
+
+/// Least memory of a machine, in MiB. With less the kernel may not even unpack the ramdisk, and says nothing.
+const LEAST_MEMORY_MIB: u32 = 96;
+/// Most memory, in MiB: 1 TiB.
+const MOST_MEMORY_MIB: u32 = 1 << 20;
+/// Most CPUs that QEMU's PC has without an interrupt remapper.
+const MOST_CPUS: u32 = 255;
+
+fn memory_mib(text: &str) -> Result<u32, String> {
+    let mib: u32 = text.parse().map_err(|e| format!("{e}; {LEAST_MEMORY_MIB} to {MOST_MEMORY_MIB} MiB"))?;
+    match mib {
+        LEAST_MEMORY_MIB..=MOST_MEMORY_MIB => Ok(mib),
+        0..LEAST_MEMORY_MIB => Err(format!(
+            "kernel and ramdisk do not fit, and the machine would hang without a word; {LEAST_MEMORY_MIB} to \
+             {MOST_MEMORY_MIB} MiB (128 for all that the agent does)"
+        )),
+        _ => Err(format!("{LEAST_MEMORY_MIB} to {MOST_MEMORY_MIB} MiB")),
+    }
+}
+
+fn cpu_count(text: &str) -> Result<u32, String> {
+    let count = text.parse().map_err(|e| format!("{e}; 1 to {MOST_CPUS}"))?;
+    if (1..=MOST_CPUS).contains(&count) { Ok(count) } else { Err(format!("1 to {MOST_CPUS}")) }
 }
 
 /// A disk on the command line.
@@ -297,6 +345,26 @@ mod tests {
     fn command_line_is_consistent() {
         use clap::CommandFactory as _;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn machines_that_cannot_work_are_refused_with_what_can() {
+        for (option, value, words) in [
+            ("--memory", "0", &["hang", "96 to 1048576"][..]),
+            ("--memory", "16", &["hang", "96 to 1048576"]),
+            ("--memory", "95", &["do not fit"]),
+            ("--memory", "1048577", &["96 to 1048576"]),
+            ("--memory", "1G", &["invalid digit", "96 to 1048576"]),
+            ("--cpus", "0", &["1 to 255"]),
+            ("--cpus", "256", &["1 to 255"]),
+            ("--cpus", "two", &["1 to 255"]),
+        ] {
+            let error = Cli::try_parse_from(["lab", "inspect", option, value]).unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{option} {value}: {error}");
+        }
+        for (option, value) in [("--memory", "96"), ("--memory", "1048576"), ("--cpus", "1"), ("--cpus", "255")] {
+            assert!(Cli::try_parse_from(["lab", "inspect", option, value]).is_ok(), "{option} {value}");
+        }
     }
 
     #[test]

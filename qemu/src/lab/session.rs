@@ -2,8 +2,9 @@
 
 use super::configdrive::ConfigDrive;
 use super::display::Display;
+use super::image::{self, Checksum};
 use super::machine::LabMachine;
-use super::options::{DeployOptions, FirmwareKind, MachineOptions};
+use super::options::{DeployOptions, FirmwareKind, ImageFormat, MachineOptions};
 use crate::artifacts;
 use crate::conductor::flow::{
     BootTarget, CleanReport, DeployReport, DeployRequest, Flow, FlowError, FlowEvent, ImageSource, Limits, Power as _,
@@ -16,7 +17,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,34 +176,34 @@ impl Session {
     /// Puts a file on the image server and says how the machine reaches it.
     ///
     /// # Errors
-    /// When the file cannot be read.
-    pub fn serve_image(&self, file: &Path, format: &str, sha256: Option<&str>) -> Result<ImageSource> {
-        let content = Content::File(file.to_owned());
-        let hash = match sha256 {
-            Some(known) => known.to_owned(),
-            None => content.sha256()?,
-        };
+    /// When the path ends in no name.
+    pub fn serve_image(&self, file: &Path, format: &str, checksum: &Checksum) -> Result<ImageSource> {
         let name = file.file_name().context("the image has no name")?.to_string_lossy();
         let path = format!("/{}", name.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_"));
-        self.images.add(&path, content);
+        self.images.add(&path, Content::File(file.to_owned()));
         Ok(ImageSource {
             url: self.images.guest_url(&path),
             disk_format: format.to_owned(),
-            hash: Some(("sha256".to_owned(), hash)),
+            hash: Some((checksum.algorithm.to_owned(), checksum.hex.clone())),
             image_info_patch: json!({}),
         })
     }
 
-    /// What `lab deploy` asks for.
+    /// What `lab deploy` asks for. A URL that does not answer is warned of.
     ///
     /// # Errors
-    /// When the image or the user data cannot be read, or a URL comes without a checksum.
+    /// When the image or the user data cannot be read, the image is not what the options say, or a URL comes without a
+    /// checksum.
     pub fn deploy_request(&self, options: &DeployOptions) -> Result<DeployRequest> {
-        let image = if options.image.contains("://") {
-            remote_image(options)?
+        let image = if image::is_url(&options.image) {
+            let image = remote_image(options)?;
+            if let Some(trouble) = image::url_trouble(&options.image) {
+                self.display.line(&format!("warning: {trouble}; booting all the same"));
+            }
+            image
         } else {
-            let file = Path::new(&options.image);
-            self.serve_image(file, &format_of_file(file, options.format.as_deref())?, None)?
+            let (format, checksum) = check_file(options)?;
+            self.serve_image(Path::new(&options.image), format.name(), &checksum)?
         };
         let configdrive = if options.no_configdrive { None } else { Some(self.configdrive(options)?) };
         Ok(DeployRequest {
@@ -317,26 +317,25 @@ impl Session {
 }
 
 fn remote_image(options: &DeployOptions) -> Result<ImageSource> {
-    let checksum = options.checksum.as_deref().and_then(|text| text.split_once(':'));
-    let (algorithm, value) = checksum.context("an image given by URL needs --checksum ALGORITHM:HEX")?;
-    let by_name = if options.image.ends_with(".qcow2") { "qcow2" } else { "raw" };
+    let disk_format = image::format_of_url(options)?.name().to_owned();
+    let checksum = options.checksum.as_ref().context("an image given by URL needs --checksum ALGORITHM:HEX")?;
     Ok(ImageSource {
         url: options.image.clone(),
-        disk_format: options.format.clone().unwrap_or_else(|| by_name.to_owned()),
-        hash: Some((algorithm.to_owned(), value.to_owned())),
+        disk_format,
+        hash: Some((checksum.algorithm.to_owned(), checksum.hex.clone())),
         image_info_patch: json!({}),
     })
 }
 
-/// qcow2 is known by its first four bytes (`docs/interop/qcow2.txt` of QEMU), everything else is raw.
-fn format_of_file(file: &Path, given: Option<&str>) -> Result<String> {
-    if let Some(format) = given {
-        return Ok(format.to_owned());
-    }
-    let mut magic = Vec::new();
-    let opened = fs::File::open(file).with_context(|| format!("opening the image {}", file.display()))?;
-    opened.take(4).read_to_end(&mut magic).with_context(|| format!("reading {}", file.display()))?;
-    Ok(if magic == *b"QFI\xfb" { "qcow2" } else { "raw" }.to_owned())
+/// Format and checksum of an image file; a checksum that was given must be the file's.
+fn check_file(options: &DeployOptions) -> Result<(ImageFormat, Checksum)> {
+    let file = Path::new(&options.image);
+    let format = image::format_of_file(file, options.format)?;
+    let checksum = match &options.checksum {
+        None => Checksum::of_file("sha256", file)?,
+        Some(given) => given.check_file(file).map(|()| given.clone())?,
+    };
+    Ok((format, checksum))
 }
 
 fn root_device(hints: &[String]) -> Result<Option<Value>> {
@@ -378,7 +377,9 @@ pub fn cache_dir() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::{Action, Cli};
     use super::*;
+    use clap::Parser as _;
 
     #[test]
     fn hints_are_numbers_where_they_look_like_ones() {
@@ -390,14 +391,34 @@ mod tests {
     }
 
     #[test]
-    fn image_formats_are_told_by_the_first_bytes() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("image");
-        for (bytes, format) in [(b"QFI\xfb....".to_vec(), "qcow2"), (vec![0; 512], "raw"), (vec![], "raw")] {
-            fs::write(&file, &bytes).unwrap();
-            assert_eq!(format_of_file(&file, None).unwrap(), format);
+    fn an_image_is_refused_before_anything_is_booted() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "abc").unwrap();
+        let path = file.path().to_str().unwrap();
+        let zeros = format!("sha256:{}", "0".repeat(64));
+        // FIPS 180-2, appendix B.1: the digest of "abc".
+        let right = "sha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
+        let deploy = |arguments: &[&str]| {
+            let cli = Cli::try_parse_from([&["lab", "deploy"], arguments].concat())?;
+            let Action::Deploy(options) = cli.command else { bail!("another action") };
+            let is_url = image::is_url(&options.image);
+            if is_url { remote_image(&options).map(drop) } else { check_file(&options).map(drop) }
+        };
+        deploy(&[path]).unwrap();
+        deploy(&[path, "--checksum", right]).unwrap();
+        deploy(&["http://h/i.img", "--checksum", right]).unwrap();
+        for (arguments, why) in [
+            (&[path, "--checksum", &zeros][..], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+            (&[path, "--checksum", &zeros], &zeros[7..]),
+            (&[path, "--checksum", "sha256:12"], "sha256 has 64 hex digits, not 2"),
+            (&["http://h/i.img", "--checksum", "sha256:12"], "sha256 has 64 hex digits, not 2"),
+            (&["http://h/i.img", "--checksum", "sha9:12"], "no algorithm"),
+            (&["http://h/i.img"], "needs --checksum"),
+            (&["ftp://h/i.img", "--checksum", right], "http and https only"),
+            (&[path, "--format", "vmdk"], "[possible values: raw, qcow2]"),
+        ] {
+            let text = format!("{:#}", deploy(arguments).unwrap_err());
+            assert!(text.contains(why), "{arguments:?}: {text}");
         }
-        assert!(format_of_file(&dir.path().join("none"), None).is_err());
-        assert_eq!(format_of_file(&file, Some("vmdk")).unwrap(), "vmdk");
     }
 }
