@@ -18,22 +18,59 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image of a profile (`virt`, `metal`) as `make image` leaves it.
+    /// The image of a profile (`virt`) as `make image` leaves it.
     ///
     /// # Errors
-    /// When it has not been built, naming the command that builds it.
+    /// When it has not been built, naming the command that builds it; when there is no such profile, naming those there
+    /// are.
     pub fn built(profile: &str) -> Result<Self> {
-        Self::in_dir(&build_dir()?.join(profile), profile)
+        let image = Self::of_dir(&build_dir()?.join(profile));
+        let Some(missing) = image.missing() else { return Ok(image) };
+        let profiles = profiles(&workspace_root()?);
+        bail!("{} does not exist: {}", missing.display(), how_to_build(profile, &profiles))
     }
 
-    fn in_dir(dir: &Path, profile: &str) -> Result<Self> {
-        let image = Self { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") };
-        for path in [&image.kernel, &image.initramfs] {
-            if !path.is_file() {
-                bail!("{} does not exist: build it with `make image PROFILE={profile}`", path.display());
-            }
+    /// The image in a folder.
+    ///
+    /// # Errors
+    /// When one of the two files is not there, naming both.
+    pub fn in_dir(dir: &Path) -> Result<Self> {
+        let image = Self::of_dir(dir);
+        if let Some(missing) = image.missing() {
+            let (kernel, initramfs) = (image.kernel.display(), image.initramfs.display());
+            bail!("an image is two files, {kernel} and {initramfs}, and {} does not exist", missing.display());
         }
         Ok(image)
+    }
+
+    fn of_dir(dir: &Path) -> Self {
+        Self { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") }
+    }
+
+    fn missing(&self) -> Option<&Path> {
+        [&self.kernel, &self.initramfs].into_iter().find(|path| !path.is_file()).map(PathBuf::as_path)
+    }
+}
+
+/// Names of the profiles in a checkout, sorted.
+fn profiles(root: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(root.join("initramfs/profiles")).into_iter().flatten().flatten();
+    let name = |path: PathBuf| {
+        let is_profile = path.extension().is_some_and(|extension| extension == "toml");
+        path.file_stem().filter(|_| is_profile).and_then(|name| name.to_str()).map(str::to_owned)
+    };
+    let mut names: Vec<String> = entries.filter_map(|entry| name(entry.path())).collect();
+    names.sort();
+    names
+}
+
+fn how_to_build(profile: &str, profiles: &[String]) -> String {
+    if profile == "faulty" {
+        "build it with `make faulty-image`".to_owned()
+    } else if profiles.iter().any(|known| known == profile) {
+        format!("build it with `make image PROFILE={profile}`")
+    } else {
+        format!("there is no profile {profile:?}; there are: {}", profiles.join(", "))
     }
 }
 
@@ -180,15 +217,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_image_names_the_file_and_the_make_target() {
+    fn a_folder_without_an_image_is_told_which_files_belong_there() {
         let dir = tempfile::tempdir().unwrap();
-        let error = Image::in_dir(dir.path(), "virt").unwrap_err().to_string();
-        assert!(error.contains("vmlinuz") && error.contains("make image PROFILE=virt"), "{error}");
-        std::fs::write(dir.path().join("vmlinuz"), "k").unwrap();
-        let error = Image::in_dir(dir.path(), "virt").unwrap_err().to_string();
-        assert!(error.contains("initramfs.img"), "{error}");
-        std::fs::write(dir.path().join("initramfs.img"), "i").unwrap();
-        assert!(Image::in_dir(dir.path(), "virt").is_ok());
+        let (kernel, initramfs) = (dir.path().join("vmlinuz"), dir.path().join("initramfs.img"));
+        let refused = |missing: &Path| {
+            let error = Image::in_dir(dir.path()).unwrap_err().to_string();
+            let both = format!("{} and {}", kernel.display(), initramfs.display());
+            assert!(error.contains(&both), "{error}");
+            assert!(error.ends_with(&format!("{} does not exist", missing.display())), "{error}");
+            assert!(!error.contains("make"), "a folder is not made by make: {error}");
+        };
+        refused(&kernel);
+        std::fs::write(&kernel, "k").unwrap();
+        refused(&initramfs);
+        std::fs::write(&initramfs, "i").unwrap();
+        assert_eq!(Image::in_dir(dir.path()).unwrap(), Image { kernel: kernel.clone(), initramfs: initramfs.clone() });
+    }
+
+    #[test]
+    fn an_image_that_is_not_built_comes_with_what_builds_it() {
+        let profiles = profiles(&workspace_root().unwrap());
+        assert!(profiles.contains(&"virt".to_owned()), "{profiles:?}");
+        assert!(how_to_build("virt", &profiles).contains("make image PROFILE=virt"));
+        assert!(how_to_build("faulty", &profiles).contains("make faulty-image"));
+        let text = how_to_build("nosuch", &profiles);
+        assert!(text.contains("no profile \"nosuch\"; there are:") && text.contains("virt"), "{text}");
+        let error = Image::built("nosuch").unwrap_err().to_string();
+        assert!(error.contains("nosuch/vmlinuz") && error.ends_with(&text), "{error}");
     }
 
     #[test]

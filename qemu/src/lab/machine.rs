@@ -260,12 +260,11 @@ fn disk_file(dir: &Path, spec: &DiskSpec, index: usize) -> Result<PathBuf> {
     Ok(path)
 }
 
+/// The image of a profile or in a folder. A plain name is a folder's only when it has an image's files.
 fn find_image(name: &str) -> Result<Image> {
     let dir = Path::new(name);
-    if !dir.join("vmlinuz").is_file() {
-        return Image::built(name);
-    }
-    Ok(Image { kernel: dir.join("vmlinuz"), initramfs: dir.join("initramfs.img") })
+    let is_path = name.contains('/') || matches!(name, "" | "." | "..");
+    if is_path || dir.join("vmlinuz").is_file() { Image::in_dir(dir) } else { Image::built(name) }
 }
 
 /// The first of `lab`, `lab-2`, `lab-3`, ... that no other run has.
@@ -290,4 +289,21 @@ fn fresh_logs(name: &str) -> Result<PathBuf> {
         std::fs::remove_dir_all(&dir).with_context(|| format!("removing old logs in {}", dir.display()))?;
     }
     Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ramdisk_is_a_profile_or_a_folder_and_advice_is_for_what_was_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_str().unwrap();
+        let text = |name: &str| find_image(name).unwrap_err().to_string();
+        let error = text(path);
+        assert!(error.contains(&format!("{path}/vmlinuz and {path}/initramfs.img")), "{error}");
+        assert!(!error.contains("PROFILE"), "{error}");
+        assert!(text("./nosuch").contains("two files") && text("").contains("two files"));
+        assert!(text("nosuch").contains("no profile \"nosuch\""), "{}", text("nosuch"));
+    }
 }
