@@ -58,9 +58,12 @@ pub fn prepare_image(
     let report = deploy_image(&info, context.services.fetch(), &dev, &options, context.progress)
         .map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, ?report, "image written");
-    let root_uuid = finish(context, &dev, node, payload.as_ref()).inspect_err(|_| make_unbootable(&dev))?;
+    let unfinished = Unfinished(&dev);
+    let root_uuid = finish(context, &dev, node, payload.as_ref())?;
     context.services.remember_partition_uuids(json!({"root uuid": root_uuid}));
     context.services.image_written(info.id());
+    // From here on the disk may boot.
+    std::mem::forget(unfinished);
     Ok(format!("image ({}) written to device {} root_uuid={root_uuid}", info.id(), disk.info.name))
 }
 
@@ -102,11 +105,17 @@ fn finish(
     table::disk_id(dev).map_err(|error| failed(error.class(), &error))
 }
 
-/// Takes the head of the image away again: a deployment that failed must not leave a disk that boots.
-fn make_unbootable(dev: &BlockDev) {
-    let head = HEAD_BYTES.min(dev.size_bytes());
-    if let Err(error) = dev.zero_range(0, head).and_then(|()| dev.flush()) {
-        tracing::error!(reason = chain(&error), disk = %dev.path().display(), "the disk may boot a half-made system");
+/// A disk with an image that is not finished. When dropped, by an error or a panic, the head of the image is taken away
+/// again: a deployment that failed must not leave a disk that boots.
+struct Unfinished<'a>(&'a BlockDev);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        let Self(dev) = self;
+        let head = HEAD_BYTES.min(dev.size_bytes());
+        if let Err(error) = dev.zero_range(0, head).and_then(|()| dev.flush()) {
+            tracing::error!(reason = chain(&error), disk = %dev.path().display(), "the disk may boot a half-made system");
+        }
     }
 }
 

@@ -129,6 +129,17 @@ fn a_failure_after_the_image_leaves_no_disk_that_boots() {
 }
 
 #[test]
+fn a_panic_after_the_image_leaves_no_disk_that_boots() {
+    let (mut lab, node) = deploy_lab();
+    lab.services.panics = true;
+    let info = image_info(&lab.services.fetch.bytes);
+    let deployed = || lab.with(&node, |context| deploy::prepare_image(context, &info, None));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(deployed)).is_err();
+    assert!(panicked);
+    assert_eq!((lab.byte("vdb", 0x1fe), lab.byte("vdb", 0), lab.byte("vdb", 3 * MIB)), (0, 0, 0x5a));
+}
+
+#[test]
 fn a_partition_over_the_table_leaves_no_disk_that_boots() {
     let (mut lab, node) = deploy_lab();
     let mut disk = Cursor::new(image());

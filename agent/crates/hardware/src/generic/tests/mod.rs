@@ -65,6 +65,8 @@ struct TestServices {
     refreshed: Option<Node>,
     uuids: Mutex<Value>,
     written: Mutex<Vec<String>>,
+    /// Whether a bug shows once the image is there.
+    panics: bool,
 }
 
 impl Services for TestServices {
@@ -75,6 +77,7 @@ impl Services for TestServices {
         self.refreshed.clone()
     }
     fn remember_partition_uuids(&self, uuids: Value) {
+        assert!(!self.panics, "a bug");
         *self.uuids.lock().unwrap() = uuids;
     }
     fn partition_uuids(&self) -> Value {
