@@ -29,7 +29,7 @@ use crate::app::App;
 /// How long a TLS handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the head of a request may take, and how long an idle connection is kept.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest request head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// How long running answers may take after the API has been told to stop.
