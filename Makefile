@@ -7,6 +7,10 @@ AGENT ?= agent
 CARGO := cargo
 IMAGE := build/$(PROFILE)
 
+# Said here, and not after the agent has been built for ten minutes.
+PROFILES := $(patsubst initramfs/profiles/%.toml,%,$(wildcard initramfs/profiles/*.toml))
+$(if $(filter $(PROFILE),$(PROFILES)),,$(error PROFILE=$(PROFILE): there is no such profile; there are: $(PROFILES)))
+
 .DEFAULT_GOAL := help
 .PHONY: help setup agent image faulty-image demo test test-unit test-vm test-ironic lint bench clean
 

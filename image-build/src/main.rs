@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -35,8 +36,18 @@ struct Arguments {
     any_size: bool,
 }
 
-fn main() -> Result<()> {
-    let arguments = Arguments::parse();
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // If standard error is gone there is nobody to tell.
+            drop(writeln!(io::stderr(), "image-build: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<()> {
     let cache = Some(arguments.cache.clone());
     let kernel = match (arguments.kernel_tree, arguments.kernel_deb) {
         (Some(tree), _) => Source::Tree(tree),

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
 /// One image profile.
@@ -54,9 +55,12 @@ pub struct ModuleChoice {
 }
 
 impl Profile {
-    /// Reads and checks the profile at `path`.
+    /// Reads and checks the profile at `path`. When there is none, the error names those in the same folder.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).with_context(|| format!("reading profile {}", path.display()))?;
+        let text = match fs::read_to_string(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => bail!("{}", no_such_profile(path)),
+            text => text.with_context(|| format!("reading profile {}", path.display()))?,
+        };
         Self::parse(&text).with_context(|| format!("profile {}", path.display()))
     }
 
@@ -73,6 +77,19 @@ impl Profile {
         }
         Ok(profile)
     }
+}
+
+fn no_such_profile(path: &Path) -> String {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let name = |path: PathBuf| {
+        let is_profile = path.extension().is_some_and(|extension| extension == "toml");
+        path.file_stem().filter(|_| is_profile).map(|name| name.to_string_lossy().into_owned())
+    };
+    let mut names: Vec<String> =
+        fs::read_dir(folder).into_iter().flatten().flatten().filter_map(|entry| name(entry.path())).collect();
+    names.sort();
+    let there_are = if names.is_empty() { "no profiles".to_owned() } else { names.join(", ") };
+    format!("there is no profile {}; in {} there are: {there_are}", path.display(), folder.display())
 }
 
 #[cfg(test)]
@@ -119,8 +136,15 @@ vfat = ["nls_cp437"]
     }
 
     #[test]
-    fn a_missing_profile_names_the_path() {
+    fn a_missing_profile_names_the_path_and_those_there_are() {
         let error = Profile::load(Path::new("no/such.toml")).unwrap_err();
-        assert!(format!("{error:#}").contains("no/such.toml"));
+        let text = format!("{error:#}");
+        assert!(text.contains("no/such.toml") && text.ends_with("there are: no profiles"), "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["virt.toml", "metal.toml", "notes.txt"] {
+            fs::write(dir.path().join(name), GOOD).unwrap();
+        }
+        let text = format!("{:#}", Profile::load(&dir.path().join("nosuch.toml")).unwrap_err());
+        assert!(text.contains("nosuch.toml") && text.ends_with("there are: metal, virt"), "{text}");
     }
 }
