@@ -170,6 +170,19 @@ fn a_4kn_disk_gets_a_fat_with_the_same_files() {
 }
 
 #[test]
+fn behind_a_stale_gpt_it_goes_where_the_system_looks() {
+    let disk = gpt_disk(256 * MIB, 512);
+    let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
+    // One Linux partition instead of the protective one.
+    let mut entry = [0_u8; 16];
+    (entry[4], entry[9], entry[13]) = (0x83, 8, 8);
+    dev.write_at(446, &entry).unwrap();
+    let made = write(&dev, &Payload::plain(iso()), "n", false).unwrap();
+    assert_eq!(made.kind, table::PartitionType::Mbr(0x0c));
+    assert_eq!(table::read(&dev).unwrap().unwrap().partitions[1], made);
+}
+
+#[test]
 fn two_labelled_partitions_are_an_error_and_nothing_is_written() {
     let disk = gpt_disk(256 * MIB, 512);
     let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();

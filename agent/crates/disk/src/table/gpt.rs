@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom};
 use ferric_sys::block_dev::BlockDev;
 use gptman::{GPT, GPTHeader, GPTPartitionEntry};
 
-use super::{Guid, Partition, PartitionType, TableError};
+use super::{Guid, Partition, PartitionType, TableError, mbr};
 
 /// More entries than any tool writes; a hostile header could claim four billion.
 const MAX_ENTRIES: u32 = 1024;
@@ -15,11 +15,14 @@ const ENTRY_BYTES: u32 = 128;
 const ALIGN_BYTES: u64 = 1 << 20;
 
 /// Reads the GPT: the primary one, or the backup at the end of the disk where the primary is damaged. `None` when
-/// there is neither.
+/// there is neither, or when the MBR does not tell of one: what looks like a GPT is then left over from earlier times.
 ///
 /// # Errors
 /// [`TableError::InvalidGpt`], [`TableError::Gpt`], [`TableError::Device`].
 pub fn read(dev: &BlockDev) -> Result<Option<GPT>, TableError> {
+    if !mbr::is_protective(dev)? {
+        return Ok(None);
+    }
     let sector = u64::from(dev.logical_sector());
     let last = (dev.size_bytes() / sector).saturating_sub(1);
     // The library takes the backup when, and only when, the primary one is damaged.
@@ -32,6 +35,25 @@ pub fn read(dev: &BlockDev) -> Result<Option<GPT>, TableError> {
         .map_err(|source| TableError::Gpt { path: dev.path().to_owned(), source: Box::new(source) })?;
     check_entries(dev, &gpt, sector)?;
     Ok(Some(gpt))
+}
+
+/// Whether there is something like a header in the place of the primary one, whatever the MBR says.
+///
+/// # Errors
+/// [`TableError::Device`].
+pub(super) fn has_signature(dev: &BlockDev) -> Result<bool, TableError> {
+    is_signed(dev, 1)
+}
+
+fn is_signed(dev: &BlockDev, lba: u64) -> Result<bool, TableError> {
+    let sector = u64::from(dev.logical_sector());
+    let mut signature = [0_u8; 8];
+    if (lba + 1) * sector > dev.size_bytes() {
+        return Ok(false);
+    }
+    dev.read_at(lba * sector, &mut signature)
+        .map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
+    Ok(&signature == b"EFI PART")
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,13 +69,7 @@ fn look(dev: &BlockDev, lba: u64) -> Result<Copy, TableError> {
     let sector = u64::from(dev.logical_sector());
     let mut cursor = dev.cursor();
     let mut reader = &mut cursor;
-    let mut signature = [0_u8; 8];
-    if (lba + 1) * sector > dev.size_bytes() {
-        return Ok(Copy::Absent);
-    }
-    dev.read_at(lba * sector, &mut signature)
-        .map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
-    if &signature != b"EFI PART" {
+    if !is_signed(dev, lba)? {
         return Ok(Copy::Absent);
     }
     // A header that cannot be read is reported by whoever reads it next.

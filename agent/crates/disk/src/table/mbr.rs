@@ -42,7 +42,8 @@ impl Entry {
     }
 }
 
-fn read_sector(dev: &BlockDev, lba: u64) -> Result<Option<[Entry; 4]>, TableError> {
+/// A sector that ends as a boot record does, and its entries.
+fn read_record(dev: &BlockDev, lba: u64) -> Result<Option<([u8; 512], [Entry; 4])>, TableError> {
     let mut sector = [0_u8; 512];
     let offset = lba.saturating_mul(u64::from(dev.logical_sector()));
     if offset.saturating_add(512) > dev.size_bytes() {
@@ -55,9 +56,24 @@ fn read_sector(dev: &BlockDev, lba: u64) -> Result<Option<[Entry; 4]>, TableErro
     let mut entries = sector[ENTRIES..510].chunks_exact(16).map(Entry::read);
     let mut next = || entries.next().unwrap_or(Entry { kind: 0, start: 0, sectors: 0 });
     let entries = [next(), next(), next(), next()];
+    Ok(Some((sector, entries)))
+}
+
+fn read_sector(dev: &BlockDev, lba: u64) -> Result<Option<[Entry; 4]>, TableError> {
+    let Some((sector, entries)) = read_record(dev, lba)? else { return Ok(None) };
     let flags = sector[ENTRIES..510].iter().step_by(16);
     // A FAT boot sector ends in the same two bytes; its code makes no sense as boot flags.
     Ok(flags.into_iter().all(|flag| matches!(flag, 0x00 | 0x80)).then_some(entries))
+}
+
+/// Whether the MBR says that the disk has a GPT: without that neither Linux (`is_pmbr_valid` in
+/// `block/partitions/efi.c`) nor firmware looks for one.
+///
+/// # Errors
+/// [`TableError::Device`].
+pub(super) fn is_protective(dev: &BlockDev) -> Result<bool, TableError> {
+    let record = read_record(dev, 0)?;
+    Ok(record.is_some_and(|(_, entries)| entries.iter().any(|entry| entry.kind == PROTECTIVE && entry.start == 1)))
 }
 
 /// Partitions of an MBR, logical ones included; `None` when the disk has no MBR or only the protective one of a GPT.

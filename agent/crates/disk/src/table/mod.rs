@@ -155,6 +155,14 @@ pub fn validate(dev: &BlockDev) -> Result<Table, TableError> {
         }
         None => read(dev)?,
     };
+    let kind = table.as_ref().map(|table| table.kind);
+    if kind != Some(TableKind::Gpt) && gpt::has_signature(dev)? {
+        if kind.is_none() {
+            let reason = "the MBR has no entry of type 0xee that begins at sector 1, so that no system looks for a GPT";
+            return Err(TableError::InvalidGpt { path, reason: reason.to_owned() });
+        }
+        tracing::warn!(disk = %path.display(), "the image has an MBR and a GPT that it does not tell of: the MBR counts");
+    }
     let table = table.ok_or_else(|| TableError::NoTable { path: path.clone(), sector: dev.logical_sector() })?;
     if table.partitions.is_empty() { Err(TableError::NoPartitions { path }) } else { Ok(table) }
 }

@@ -308,6 +308,44 @@ fn sloppy_tables_that_systems_take_are_taken() {
 }
 
 #[test]
+fn a_gpt_of_which_the_mbr_does_not_tell_is_none() {
+    // Entries of the MBR: type and first sector.
+    let dos: &[(u8, u32)] = &[(0x83, 2048)];
+    let hybrid: &[(u8, u32)] = &[(0x83, 2048), (0xee, 1)];
+    for (name, entries, signed, want) in [
+        ("stale GPT behind an MBR", dos, true, Ok(TableKind::Mbr)),
+        ("hybrid", hybrid, true, Ok(TableKind::Gpt)),
+        ("protective entry elsewhere", &[(0xee, 2)], true, Err("no entry of type 0xee that begins at sector 1")),
+        ("no boot signature", hybrid, false, Err("no entry of type 0xee that begins at sector 1")),
+        ("no MBR at all", &[], false, Err("no entry of type 0xee that begins at sector 1")),
+    ] {
+        let disk = TestDisk::zeroed(256 * MIB).unwrap();
+        tool("sgdisk", &["-n", "1:2048:+16M"], &disk);
+        let dev = open(&disk);
+        let mut sector = [0_u8; 512];
+        for (entry, (kind, start)) in sector[446..510].chunks_exact_mut(16).zip(entries) {
+            entry[4] = *kind;
+            entry[8..12].copy_from_slice(&start.to_le_bytes());
+            entry[12..].copy_from_slice(&2048_u32.to_le_bytes());
+        }
+        if signed {
+            sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        }
+        dev.write_at(0, &sector).unwrap();
+        let header = disk.bytes(512, 512).unwrap();
+        match (validate(&dev), want) {
+            (Ok(table), Ok(kind)) => assert_eq!(table.kind, kind, "{name}"),
+            (Err(error), Err(want)) => assert!(error.to_string().contains(want), "{name}: {error}"),
+            (got, _) => panic!("{name}: {got:?}"),
+        }
+        if want != Ok(TableKind::Gpt) {
+            assert!(!fix_backup_gpt(&dev).unwrap(), "{name}");
+            assert_eq!(disk.bytes(512, 512).unwrap(), header, "{name}");
+        }
+    }
+}
+
+#[test]
 fn a_loop_of_extended_records_ends() {
     let disk = TestDisk::zeroed(8 * MIB).unwrap();
     let dev = open(&disk);
@@ -375,6 +413,8 @@ proptest! {
         let mut bytes = bytes;
         if gpt {
             bytes[512..520].copy_from_slice(b"EFI PART");
+            bytes[450] = 0xee;
+            bytes[454..458].copy_from_slice(&[1, 0, 0, 0]);
         }
         if mbr {
             bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
