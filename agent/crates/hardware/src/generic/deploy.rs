@@ -51,7 +51,8 @@ pub fn prepare_image(
     let node = hinted_node(context);
     let node = node.as_ref().unwrap_or(context.node);
     let disk = root_device::select(context.registry, context.machine, context.settings, node)?;
-    let payload = payload(context, configdrive.or_else(|| image_info.get("configdrive")), node)?;
+    let given = [configdrive, image_info.get("configdrive")].into_iter().flatten().find(|drive| !is_nothing(drive));
+    let payload = payload(context, given, node)?;
     let path = context.machine.root.path(&disk.info.name);
     let dev = wipe::open_exclusive(&path, BUSY_PAUSE).map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, "writing the image");
@@ -152,6 +153,11 @@ fn image_options(settings: &Settings) -> Result<ImageOptions, CommandError> {
     })
 }
 
+/// Whether a config drive is one in name only; the reference agent asks Python whether it is true.
+fn is_nothing(drive: &Value) -> bool {
+    drive.is_null() || drive.as_str().is_some_and(str::is_empty)
+}
+
 /// The config drive, fetched and checked; `None` when there is none.
 fn payload<'a>(
     context: &StepContext<'_>,
@@ -159,8 +165,7 @@ fn payload<'a>(
     node: &Node,
 ) -> Result<Option<Payload<'a>>, CommandError> {
     let text = match given {
-        None | Some(Value::Null) => return Ok(None),
-        Some(Value::String(text)) if text.is_empty() => return Ok(None),
+        None => return Ok(None),
         Some(Value::String(text)) => text,
         Some(_) => {
             return Err(CommandError::new(

@@ -56,23 +56,33 @@ fn an_image_is_written_to_the_hinted_disk_and_its_identifier_remembered() {
     assert_eq!(lab.byte("vda", 0), 0xa5);
 }
 
+/// base64 of gzip of "config drive content".
+const DRIVE: &str = "H4sIAAAAAAACA0vOz0vLTFdIKcosS1VIzs8rSc0rAQCkGuMnFAAAAA==";
+
 #[test]
 fn the_config_drive_is_put_beside_the_image() {
-    let (lab, node) = deploy_lab();
-    let info = image_info(&lab.services.fetch.bytes);
-    // base64 of gzip of "config drive content".
-    let drive = json!("H4sIAAAAAAACA0vOz0vLTFdIKcosS1VIzs8rSc0rAQCkGuMnFAAAAA==");
-    let written = lab.with(&node, |context| deploy::prepare_image(context, &info, Some(&drive)));
-    written.unwrap();
-    // A second primary partition now begins in the last 64 MiB, within which the content stands.
-    let mut sector = [0_u8; 512];
-    let file = std::fs::File::open(lab.tree.path("dev/vdb")).unwrap();
-    file.read_exact_at(&mut sector, 0).unwrap();
-    let start = u64::from(u32::from_le_bytes(sector[446 + 16 + 8..446 + 16 + 12].try_into().unwrap())) * 512;
-    let mut content = [0_u8; 20];
-    file.read_exact_at(&mut content, start).unwrap();
-    assert_eq!(&content, b"config drive content");
-    assert!(start >= (6 << 30) - 70 * MIB, "{start}");
+    // As an argument; or in `image_info`, when the argument is nothing.
+    for (argument, inside) in [
+        (Some(json!(DRIVE)), Value::Null),
+        (Some(json!(DRIVE)), json!("***")),
+        (None, json!(DRIVE)),
+        (Some(Value::Null), json!(DRIVE)),
+        (Some(json!("")), json!(DRIVE)),
+    ] {
+        let (lab, node) = deploy_lab();
+        let mut info = image_info(&lab.services.fetch.bytes);
+        info["configdrive"] = inside;
+        lab.with(&node, |context| deploy::prepare_image(context, &info, argument.as_ref())).unwrap();
+        // A second primary partition now begins in the last 64 MiB, within which the content stands.
+        let mut sector = [0_u8; 512];
+        let file = std::fs::File::open(lab.tree.path("dev/vdb")).unwrap();
+        file.read_exact_at(&mut sector, 0).unwrap();
+        let start = u64::from(u32::from_le_bytes(sector[446 + 16 + 8..446 + 16 + 12].try_into().unwrap())) * 512;
+        let mut content = [0_u8; 20];
+        file.read_exact_at(&mut content, start).unwrap();
+        assert_eq!(&content, b"config drive content", "{argument:?}");
+        assert!(start >= (6 << 30) - 70 * MIB, "{start}");
+    }
 }
 
 #[test]
@@ -122,7 +132,7 @@ fn a_failure_after_the_image_leaves_no_disk_that_boots() {
         bytes[entry..entry + 16].copy_from_slice(&copy);
     }
     let info = image_info(&lab.services.fetch.bytes);
-    let drive = json!("H4sIAAAAAAACA0vOz0vLTFdIKcosS1VIzs8rSc0rAQCkGuMnFAAAAA==");
+    let drive = json!(DRIVE);
     let error = lab.with(&node, |context| deploy::prepare_image(context, &info, Some(&drive))).unwrap_err();
     assert!(error.details.contains("already has 4 primary partitions"), "{error}");
     assert_eq!((lab.byte("vdb", 0x1fe), lab.byte("vdb", 0)), (0, 0), "boot signature left");
