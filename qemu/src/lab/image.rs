@@ -91,11 +91,35 @@ pub fn is_url(image: &str) -> bool {
     image.contains("://")
 }
 
-/// Format of an image at a URL, by its name.
+/// What a deployment needs to know of its image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CheckedImage {
+    /// Format of the image.
+    pub format: ImageFormat,
+    /// Checksum of the file.
+    pub checksum: Checksum,
+}
+
+/// Looks at the image of `lab deploy`: all that can be known without a machine.
 ///
 /// # Errors
-/// When neither `--format` nor the name can be right.
-pub fn format_of_url(options: &DeployOptions) -> Result<ImageFormat> {
+/// When a file cannot be read or is not what the options say, when a URL has no checksum or is none of http or https.
+pub fn check(options: &DeployOptions) -> Result<CheckedImage> {
+    if is_url(&options.image) {
+        let format = format_of_url(options)?;
+        let checksum = options.checksum.clone().context("an image given by URL needs --checksum ALGORITHM:HEX")?;
+        return Ok(CheckedImage { format, checksum });
+    }
+    let file = Path::new(&options.image);
+    let format = format_of_file(file, options.format)?;
+    let checksum = match &options.checksum {
+        None => Checksum::of_file("sha256", file)?,
+        Some(given) => given.check_file(file).map(|()| given.clone())?,
+    };
+    Ok(CheckedImage { format, checksum })
+}
+
+fn format_of_url(options: &DeployOptions) -> Result<ImageFormat> {
     let scheme = options.image.split("://").next().unwrap_or_default();
     ensure!(
         scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https"),
@@ -125,7 +149,7 @@ const NO_DISK: [(&[u8], &str); 8] = [
 ///
 /// # Errors
 /// When the file cannot be read, or is of a format that the agent does not write.
-pub fn format_of_file(file: &Path, given: Option<ImageFormat>) -> Result<ImageFormat> {
+fn format_of_file(file: &Path, given: Option<ImageFormat>) -> Result<ImageFormat> {
     let mut start = Vec::new();
     let opened = fs::File::open(file).with_context(|| format!("opening the image {}", file.display()))?;
     opened.take(32).read_to_end(&mut start).with_context(|| format!("reading {}", file.display()))?;
@@ -215,8 +239,10 @@ fn status(mut stream: TcpStream, server: &str, target: &str) -> std::io::Result<
 
 #[cfg(test)]
 mod tests {
+    use super::super::options::{Action, Cli};
     use super::*;
     use crate::image_server::ImageServer;
+    use clap::Parser as _;
 
     #[test]
     fn checksums_are_understood_or_explained() {
@@ -248,6 +274,39 @@ mod tests {
         assert!(text.contains(right) && text.contains(&wrong), "{text}");
         for (algorithm, digits) in ALGORITHMS {
             assert_eq!(Checksum::of_file(algorithm, file.path()).unwrap().hex.len(), digits, "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn an_image_is_refused_before_anything_is_booted() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "abc").unwrap();
+        let path = file.path().to_str().unwrap();
+        let zeros = format!("sha256:{}", "0".repeat(64));
+        // FIPS 180-2, appendix B.1: the digest of "abc".
+        let right = "sha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
+        let deploy = |arguments: &[&str]| {
+            let cli = Cli::try_parse_from([&["lab", "deploy"], arguments].concat())?;
+            let Action::Deploy(options) = cli.command else { bail!("another action") };
+            check(&options)
+        };
+        for arguments in [&[path][..], &[path, "--checksum", right]] {
+            let checked = deploy(arguments).unwrap();
+            assert_eq!(format!("sha256:{}", checked.checksum.hex), right.to_lowercase(), "{arguments:?}");
+        }
+        deploy(&["http://h/i.img", "--checksum", right]).unwrap();
+        for (arguments, why) in [
+            (&[path, "--checksum", &zeros][..], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
+            (&[path, "--checksum", &zeros], &zeros[7..]),
+            (&[path, "--checksum", "sha256:12"], "sha256 has 64 hex digits, not 2"),
+            (&["http://h/i.img", "--checksum", "sha256:12"], "sha256 has 64 hex digits, not 2"),
+            (&["http://h/i.img", "--checksum", "sha9:12"], "no algorithm"),
+            (&["http://h/i.img"], "needs --checksum"),
+            (&["ftp://h/i.img", "--checksum", right], "http and https only"),
+            (&[path, "--format", "vmdk"], "[possible values: raw, qcow2]"),
+        ] {
+            let text = format!("{:#}", deploy(arguments).unwrap_err());
+            assert!(text.contains(why), "{arguments:?}: {text}");
         }
     }
 

@@ -21,6 +21,7 @@ pub mod session;
 
 use anyhow::{Context as _, Result};
 use display::Display;
+use image::CheckedImage;
 use options::{Action, Cli, DeployOptions, MachineOptions};
 use serde_json::Value;
 use session::Session;
@@ -54,7 +55,11 @@ pub fn run(cli: &Cli) -> Result<()> {
             display.stage("clean", || session.clean(&steps, &priorities)).map(drop)
         }),
         Action::Deploy(options) => {
-            with_session(&options.machine, &display, |session| deploy(session, &display, options))
+            let image = image::check(options)?;
+            if let Some(trouble) = image::url_trouble(&options.image) {
+                display.line(&format!("warning: {trouble}; booting all the same"));
+            }
+            with_session(&options.machine, &display, |session| deploy(session, &display, options, &image))
         }
         Action::Demo { machine, erase } => {
             let mut machine = machine.clone();
@@ -95,8 +100,8 @@ fn inspect(session: &mut Session, display: &Display, json: bool) -> Result<()> {
     Ok(())
 }
 
-fn deploy(session: &mut Session, display: &Display, options: &DeployOptions) -> Result<()> {
-    let request = session.deploy_request(options)?;
+fn deploy(session: &mut Session, display: &Display, options: &DeployOptions, image: &CheckedImage) -> Result<()> {
+    let request = session.deploy_request(options, image)?;
     display.stage("deploy", || session.deploy(&request))?;
     if let Some(text) = &options.boot_until {
         display.stage("boot from disk", || session.boot_from_disk(text, Duration::from_secs(60)))?;

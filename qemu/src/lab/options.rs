@@ -164,9 +164,9 @@ pub enum FirmwareKind {
 /// Format of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImageFormat {
-    /// Bytes as they are.
+    /// The bytes of the disk as they are.
     Raw,
-    /// qcow2.
+    /// QEMU's format, compressed or not.
     Qcow2,
 }
 

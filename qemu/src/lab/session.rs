@@ -2,9 +2,9 @@
 
 use super::configdrive::ConfigDrive;
 use super::display::Display;
-use super::image::{self, Checksum};
+use super::image::{self, CheckedImage, Checksum};
 use super::machine::LabMachine;
-use super::options::{DeployOptions, FirmwareKind, ImageFormat, MachineOptions};
+use super::options::{DeployOptions, FirmwareKind, MachineOptions};
 use crate::artifacts;
 use crate::conductor::flow::{
     BootTarget, CleanReport, DeployReport, DeployRequest, Flow, FlowError, FlowEvent, ImageSource, Limits, Power as _,
@@ -181,29 +181,19 @@ impl Session {
         let name = file.file_name().context("the image has no name")?.to_string_lossy();
         let path = format!("/{}", name.replace(|c: char| !c.is_ascii_alphanumeric() && !"._-".contains(c), "_"));
         self.images.add(&path, Content::File(file.to_owned()));
-        Ok(ImageSource {
-            url: self.images.guest_url(&path),
-            disk_format: format.to_owned(),
-            hash: Some((checksum.algorithm.to_owned(), checksum.hex.clone())),
-            image_info_patch: json!({}),
-        })
+        Ok(image_source(self.images.guest_url(&path), format, checksum))
     }
 
-    /// What `lab deploy` asks for. A URL that does not answer is warned of.
+    /// What `lab deploy` asks for.
     ///
     /// # Errors
-    /// When the image or the user data cannot be read, the image is not what the options say, or a URL comes without a
-    /// checksum.
-    pub fn deploy_request(&self, options: &DeployOptions) -> Result<DeployRequest> {
+    /// When the user data cannot be read, or a hint is none.
+    pub fn deploy_request(&self, options: &DeployOptions, checked: &CheckedImage) -> Result<DeployRequest> {
+        let (format, checksum) = (checked.format.name(), &checked.checksum);
         let image = if image::is_url(&options.image) {
-            let image = remote_image(options)?;
-            if let Some(trouble) = image::url_trouble(&options.image) {
-                self.display.line(&format!("warning: {trouble}; booting all the same"));
-            }
-            image
+            image_source(options.image.clone(), format, checksum)
         } else {
-            let (format, checksum) = check_file(options)?;
-            self.serve_image(Path::new(&options.image), format.name(), &checksum)?
+            self.serve_image(Path::new(&options.image), format, checksum)?
         };
         let configdrive = if options.no_configdrive { None } else { Some(self.configdrive(options)?) };
         Ok(DeployRequest {
@@ -316,26 +306,13 @@ impl Session {
     }
 }
 
-fn remote_image(options: &DeployOptions) -> Result<ImageSource> {
-    let disk_format = image::format_of_url(options)?.name().to_owned();
-    let checksum = options.checksum.as_ref().context("an image given by URL needs --checksum ALGORITHM:HEX")?;
-    Ok(ImageSource {
-        url: options.image.clone(),
-        disk_format,
+fn image_source(url: String, format: &str, checksum: &Checksum) -> ImageSource {
+    ImageSource {
+        url,
+        disk_format: format.to_owned(),
         hash: Some((checksum.algorithm.to_owned(), checksum.hex.clone())),
         image_info_patch: json!({}),
-    })
-}
-
-/// Format and checksum of an image file; a checksum that was given must be the file's.
-fn check_file(options: &DeployOptions) -> Result<(ImageFormat, Checksum)> {
-    let file = Path::new(&options.image);
-    let format = image::format_of_file(file, options.format)?;
-    let checksum = match &options.checksum {
-        None => Checksum::of_file("sha256", file)?,
-        Some(given) => given.check_file(file).map(|()| given.clone())?,
-    };
-    Ok((format, checksum))
+    }
 }
 
 fn root_device(hints: &[String]) -> Result<Option<Value>> {
@@ -377,9 +354,7 @@ pub fn cache_dir() -> Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::options::{Action, Cli};
     use super::*;
-    use clap::Parser as _;
 
     #[test]
     fn hints_are_numbers_where_they_look_like_ones() {
@@ -388,37 +363,5 @@ mod tests {
         assert_eq!(root_device(&hints[2..]).unwrap(), Some(json!({"size": ">= 10"})));
         assert_eq!(root_device(&[]).unwrap(), None);
         assert!(root_device(&["serial".to_owned()]).is_err());
-    }
-
-    #[test]
-    fn an_image_is_refused_before_anything_is_booted() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), "abc").unwrap();
-        let path = file.path().to_str().unwrap();
-        let zeros = format!("sha256:{}", "0".repeat(64));
-        // FIPS 180-2, appendix B.1: the digest of "abc".
-        let right = "sha256:BA7816BF8F01CFEA414140DE5DAE2223B00361A396177A9CB410FF61F20015AD";
-        let deploy = |arguments: &[&str]| {
-            let cli = Cli::try_parse_from([&["lab", "deploy"], arguments].concat())?;
-            let Action::Deploy(options) = cli.command else { bail!("another action") };
-            let is_url = image::is_url(&options.image);
-            if is_url { remote_image(&options).map(drop) } else { check_file(&options).map(drop) }
-        };
-        deploy(&[path]).unwrap();
-        deploy(&[path, "--checksum", right]).unwrap();
-        deploy(&["http://h/i.img", "--checksum", right]).unwrap();
-        for (arguments, why) in [
-            (&[path, "--checksum", &zeros][..], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),
-            (&[path, "--checksum", &zeros], &zeros[7..]),
-            (&[path, "--checksum", "sha256:12"], "sha256 has 64 hex digits, not 2"),
-            (&["http://h/i.img", "--checksum", "sha256:12"], "sha256 has 64 hex digits, not 2"),
-            (&["http://h/i.img", "--checksum", "sha9:12"], "no algorithm"),
-            (&["http://h/i.img"], "needs --checksum"),
-            (&["ftp://h/i.img", "--checksum", right], "http and https only"),
-            (&[path, "--format", "vmdk"], "[possible values: raw, qcow2]"),
-        ] {
-            let text = format!("{:#}", deploy(arguments).unwrap_err());
-            assert!(text.contains(why), "{arguments:?}: {text}");
-        }
     }
 }
