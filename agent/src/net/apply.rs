@@ -17,8 +17,9 @@ pub(super) fn link_up(index: u32) -> io::Result<()> {
     Netlink::open()?.change_link(index, LinkChange::Up)
 }
 
-/// Sets address, routes and MTU of a lease. A route that the kernel refuses is logged and left out.
-pub(super) fn set(index: u32, metric: u32, lease: &Lease, old: Option<&Lease>) -> io::Result<()> {
+/// Sets address, routes and MTU of a lease and removes other routes that may be there. A route that the kernel refuses
+/// is logged and left out.
+pub(super) fn set(index: u32, metric: u32, lease: &Lease, routes: &[Route], others: &[Route]) -> io::Result<()> {
     let netlink = Netlink::open()?;
     if let Some(mtu) = lease.mtu
         && let Err(error) = netlink.change_link(index, LinkChange::Mtu(mtu))
@@ -26,15 +27,14 @@ pub(super) fn set(index: u32, metric: u32, lease: &Lease, old: Option<&Lease>) -
         warn!("setting the MTU of interface {index} to {mtu}: {error}");
     }
     netlink.set_address(index, lease.address, lease.prefix)?;
-    let routes = all_routes(lease);
-    for route in &routes {
+    for route in routes {
         if let Err(error) = netlink.set_route(&kernel_route(index, metric, lease, *route)) {
             warn!("setting route {}/{} on interface {index}: {error}", route.network, route.prefix);
         }
     }
-    for route in old.map(all_routes).unwrap_or_default() {
-        if !routes.contains(&route) {
-            let removed = netlink.remove_route(&kernel_route(index, metric, lease, route));
+    for route in others {
+        if !routes.contains(route) {
+            let removed = netlink.remove_route(&kernel_route(index, metric, lease, *route));
             debug!("removing route {}/{} on interface {index}: {removed:?}", route.network, route.prefix);
         }
     }
@@ -50,7 +50,7 @@ pub(super) fn remove(index: u32, lease: &Lease) {
 }
 
 /// The network itself first: routers must be reachable before there are routes through them.
-fn all_routes(lease: &Lease) -> Vec<Route> {
+pub(super) fn all_routes(lease: &Lease) -> Vec<Route> {
     let own = Route { network: network(lease.address, lease.prefix), prefix: lease.prefix, router: None };
     let mut routes = vec![own];
     routes.extend(lease.routes.iter().filter(|route| **route != own));
@@ -59,7 +59,8 @@ fn all_routes(lease: &Lease) -> Vec<Route> {
     routes
 }
 
-fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
+/// The network that an address is part of.
+pub(super) fn network(address: Ipv4Addr, prefix: u8) -> Ipv4Addr {
     let bits = u32::from(prefix.min(32));
     Ipv4Addr::from(u32::from(address) & u32::MAX.checked_shl(32 - bits).unwrap_or(0))
 }

@@ -11,7 +11,8 @@ use tracing::{debug, info, warn};
 
 use super::apply;
 use super::dhcp_socket::DhcpSocket;
-use super::dhcp4::{Action, Client, Lease, To};
+use super::dhcp4::{Action, Client, Lease, Route, To};
+use super::guard::Refused;
 use super::state::Shared;
 
 /// Pause after a socket failed; the interface may just be going down.
@@ -31,12 +32,14 @@ pub(super) struct Interface {
 
 /// Runs the interface until the task is dropped. `carrier` says whether there is a link partner.
 pub(super) async fn run(interface: Interface, mut carrier: watch::Receiver<bool>, shared: Shared) {
+    let (mut others, mut resolved) = (shared.subscribe(), shared.resolved());
     let mut task = Task {
         client: Client::new(interface.mac, seed(interface.mac), interface.remembered),
         interface,
         shared,
         epoch: Instant::now(),
         socket: None,
+        refused: Vec::new(),
     };
     let mut up = false;
     loop {
@@ -53,6 +56,8 @@ pub(super) async fn run(interface: Interface, mut carrier: watch::Receiver<bool>
                 task.carry_out(actions).await;
             }
             message = receive(task.socket.as_ref()), if up => task.received(message).await,
+            Ok(()) = others.changed() => task.review().await,
+            Ok(()) = resolved.changed() => task.review().await,
         }
     }
 }
@@ -84,6 +89,8 @@ struct Task {
     shared: Shared,
     epoch: Instant,
     socket: Option<DhcpSocket>,
+    /// Routes of the lease that are not set, for the sake of another interface.
+    refused: Vec<Refused>,
 }
 
 impl Task {
@@ -166,26 +173,79 @@ impl Task {
     }
 
     async fn bound(&mut self, lease: Lease) {
-        let Interface { index, name, metric, .. } = &self.interface;
-        let (index, metric) = (*index, *metric);
-        let old = self.shared.lease(index);
-        if old.as_ref() == Some(&lease) {
-            debug!("{name}: lease of {} renewed", lease.address);
+        let index = self.interface.index;
+        if let Some(owner) = self.shared.guard(index).owner(&lease) {
+            self.decline(&lease, &owner).await;
             return;
         }
-        let new = lease.clone();
-        if let Some(Err(error)) = blocking(move || apply::set(index, metric, &new, old.as_ref())).await {
-            warn!("{name}: setting address {}/{}: {error}", lease.address, lease.prefix);
+        let old = self.shared.lease(index);
+        if old.as_ref() == Some(&lease) {
+            debug!("{}: lease of {} renewed", self.interface.name, lease.address);
+            return;
+        }
+        if !self.apply(&lease, old.map(|old| apply::all_routes(&old)).unwrap_or_default()).await {
             return;
         }
         info!(
-            "{name}: address {}/{} from {} for {} s",
+            "{}: address {}/{} from {} for {} s",
+            self.interface.name,
             lease.address,
             lease.prefix,
             lease.server,
             lease.lifetime.as_secs()
         );
         self.shared.set_lease(index, Some(lease));
+    }
+
+    /// Puts a lease into the kernel, less what another interface must be spared, and removes the old routes.
+    async fn apply(&mut self, lease: &Lease, mut old: Vec<Route>) -> bool {
+        let Interface { index, name, metric, .. } = &self.interface;
+        let (index, metric) = (*index, *metric);
+        let (routes, refused) = self.shared.guard(index).routes(lease, metric);
+        for Refused { route, reason } in refused.iter().filter(|refused| !self.refused.contains(refused)) {
+            let Route { network, prefix, .. } = route;
+            warn!("{name}: the route to {network}/{prefix} of DHCP server {} is left out: {reason}", lease.server);
+        }
+        // A worker before this one may have set them.
+        old.extend(refused.iter().map(|refused| refused.route));
+        self.refused = refused;
+        let new = lease.clone();
+        if let Some(Err(error)) = blocking(move || apply::set(index, metric, &new, &routes, &old)).await {
+            warn!("{name}: setting address {}/{}: {error}", lease.address, lease.prefix);
+            return false;
+        }
+        true
+    }
+
+    /// Looks at the lease in force again: another interface may have got one.
+    async fn review(&mut self) {
+        let Interface { index, metric, .. } = self.interface;
+        let Some(lease) = self.shared.lease(index) else { return };
+        let guard = self.shared.guard(index);
+        if let Some(owner) = guard.owner(&lease) {
+            self.decline(&lease, &owner).await;
+        } else if guard.routes(&lease, metric).1 != self.refused {
+            self.apply(&lease, Vec::new()).await;
+        }
+    }
+
+    /// Refuses an address that is somebody else's; another one is asked for later.
+    async fn decline(&mut self, lease: &Lease, owner: &str) {
+        let Interface { index, name, .. } = &self.interface;
+        let index = *index;
+        warn!(
+            "{name}: address {} of DHCP server {} is declined: it is the address of {owner}",
+            lease.address, lease.server
+        );
+        self.refused.clear();
+        if let Some(old) = self.shared.lease(index) {
+            blocking(move || apply::remove(index, &old)).await;
+            self.shared.set_lease(index, None);
+        }
+        if let Some(message) = self.client.decline(self.epoch.elapsed()) {
+            self.send(To::Everybody, &message).await;
+        }
+        self.open_socket();
     }
 }
 

@@ -11,6 +11,7 @@ pub mod advertise;
 mod apply;
 pub mod dhcp4;
 mod dhcp_socket;
+mod guard;
 mod interface;
 mod manager;
 mod resolv;
@@ -26,6 +27,8 @@ use tokio::time::{Instant, interval_at, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::config::Config;
+use crate::http::Url;
+use crate::http::url::Host;
 use crate::init::inherit;
 use state::Shared;
 pub use state::{InterfaceState, Snapshot};
@@ -34,6 +37,8 @@ pub use state::{InterfaceState, Snapshot};
 const BOOT_HEAD_START: Duration = Duration::from_secs(3);
 /// How long IPv6 waits for IPv4: most conductors are reached by IPv4.
 const IPV4_HEAD_START: Duration = Duration::from_secs(5);
+/// Pause before names without an address are looked up again.
+const RESOLVE_PAUSE: Duration = Duration::from_secs(10);
 /// How often a person is told what is waited for.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -75,12 +80,60 @@ pub async fn bring_up(config: &Config) -> Result<Net, NetError> {
     if !inherit::supervised() {
         return Ok(Net { interfaces: None, boot_mac });
     }
-    let shared = Shared::new(Root::host());
+    let (api, names) = api_hosts(config);
+    let shared = Shared::new(Root::host(), boot_mac, &api);
+    if !names.is_empty() {
+        drop(tokio::spawn(resolve(shared.clone(), names)));
+    }
     let interfaces = shared.subscribe();
     manager::spawn(shared, boot_mac)?;
     let net = Net { interfaces: Some(interfaces), boot_mac };
     net.wait_first().await;
     Ok(net)
+}
+
+/// The hosts that the conductor's API has: addresses, and names.
+fn api_hosts(config: &Config) -> (Vec<Ipv4Addr>, Vec<String>) {
+    let (mut addresses, mut names) = (Vec::new(), Vec::new());
+    let urls = config.api_urls.iter().chain(&config.inspection_callback_urls);
+    for url in urls.filter_map(|text| text.parse::<Url>().ok()) {
+        match url.host() {
+            Host::Ip(IpAddr::V4(address)) => addresses.push(*address),
+            Host::Ip(IpAddr::V6(_)) => {}
+            Host::Name(name) => names.push(name.clone()),
+        }
+    }
+    (addresses, names)
+}
+
+/// Finds out the addresses that names have, again whenever there are other name servers.
+async fn resolve(shared: Shared, names: Vec<String>) {
+    let mut interfaces = shared.subscribe();
+    let mut asked = Vec::new();
+    loop {
+        let leases =
+            interfaces.borrow_and_update().values().filter_map(|state| state.lease.clone()).collect::<Vec<_>>();
+        let servers: Vec<Ipv4Addr> = leases.into_iter().flat_map(|lease| lease.dns).collect();
+        let mut missing = false;
+        if servers != asked && !servers.is_empty() {
+            let mut found = Vec::new();
+            for name in &names {
+                match tokio::net::lookup_host((name.as_str(), 0)).await {
+                    Ok(addresses) => found.extend(addresses.filter_map(|address| match address.ip() {
+                        IpAddr::V4(address) => Some(address),
+                        IpAddr::V6(_) => None,
+                    })),
+                    Err(_whoever_needs_it_says_so) => missing = true,
+                }
+            }
+            shared.set_resolved(found);
+            asked = if missing { Vec::new() } else { servers };
+        }
+        tokio::select! {
+            changed = interfaces.changed() => if changed.is_err() { return },
+            () = sleep(RESOLVE_PAUSE), if missing => {}
+        }
+    }
 }
 
 fn boot_mac(config: &Config) -> Option<MacAddress> {

@@ -109,6 +109,32 @@ fn people_are_told_what_each_interface_lacks() {
 }
 
 #[test]
+fn the_hosts_of_the_api_are_its_addresses_and_names() {
+    let urls = |list: &[&str]| list.iter().map(|url| (*url).to_owned()).collect();
+    let config = Config {
+        api_urls: urls(&["https://192.0.2.5:6385/", "http://ironic.example.org:6385", "http://[2001:db8::1]/", "mdns"]),
+        inspection_callback_urls: urls(&["http://192.0.2.6:5050/v1/continue"]),
+        ..Config::default()
+    };
+    let (addresses, names) = api_hosts(&config);
+    assert_eq!(addresses, [Ipv4Addr::new(192, 0, 2, 5), Ipv4Addr::new(192, 0, 2, 6)]);
+    assert_eq!(names, ["ironic.example.org"]);
+}
+
+#[tokio::test]
+async fn names_of_the_api_are_looked_up_when_there_is_a_name_server() {
+    let shared = Shared::new(Root::at("/nonexistent"), None, &[]);
+    let mut resolved = shared.resolved();
+    let task = tokio::spawn(resolve(shared.clone(), vec!["localhost".to_owned()]));
+    let mut state = state(OTHER, true, true, false);
+    state.lease.as_mut().unwrap().dns = vec![Ipv4Addr::new(10, 0, 0, 53)];
+    shared.update(|snapshot| snapshot.insert(1, state).is_none());
+    let found = tokio::time::timeout(Duration::from_secs(10), resolved.wait_for(|found| !found.is_empty())).await;
+    assert_eq!(*found.unwrap().unwrap(), [Ipv4Addr::LOCALHOST]);
+    task.abort();
+}
+
+#[test]
 fn a_boot_address_that_is_none_is_no_reason_to_stop() {
     let config = Config { bootif: Some("nonsense".into()), ..Config::default() };
     assert_eq!(boot_mac(&config), None);

@@ -93,6 +93,8 @@ pub(super) enum Asks {
     Reboot { address: Ipv4Addr },
     /// May I use mine longer? `ciaddr` carries it.
     Extend { address: Ipv4Addr },
+    /// I do not take this one: somebody else has it.
+    Decline { address: Ipv4Addr, server: Ipv4Addr },
 }
 
 /// The codec's own messages begin with a random number from the kernel, which a machine that has just started may not
@@ -103,6 +105,7 @@ pub(super) fn encode(asks: Asks, mac: MacAddress, xid: u32, seconds: u16) -> Vec
         Asks::Select { address, server } => (MessageType::Request, None, Some(address), Some(server)),
         Asks::Reboot { address } => (MessageType::Request, None, Some(address), None),
         Asks::Extend { address } => (MessageType::Request, Some(address), None, None),
+        Asks::Decline { address, server } => (MessageType::Decline, None, Some(address), Some(server)),
     };
     // A request, Ethernet, six bytes of address, no relay so far.
     let mut bytes = vec![1, 1, 6, 0];
@@ -122,9 +125,12 @@ pub(super) fn encode(asks: Asks, mac: MacAddress, xid: u32, seconds: u16) -> Vec
         bytes.extend(value);
     };
     option(OptionCode::MessageType, &[kind.into()]);
-    option(OptionCode::MaxMessageSize, &MAX_MESSAGE_BYTES.to_be_bytes());
-    option(OptionCode::ClassIdentifier, b"ferric");
-    option(OptionCode::ParameterRequestList, &WANTED.iter().map(|code| u8::from(*code)).collect::<Vec<u8>>());
+    // What declines an address asks for nothing (RFC 2131 section 4.4.1).
+    if kind != MessageType::Decline {
+        option(OptionCode::MaxMessageSize, &MAX_MESSAGE_BYTES.to_be_bytes());
+        option(OptionCode::ClassIdentifier, b"ferric");
+        option(OptionCode::ParameterRequestList, &WANTED.iter().map(|code| u8::from(*code)).collect::<Vec<u8>>());
+    }
     if let Some(address) = requested {
         option(OptionCode::RequestedIpAddress, &address.octets());
     }

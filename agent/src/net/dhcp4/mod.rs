@@ -31,6 +31,12 @@ const SHORTEST_EXTEND_PAUSE: Duration = Duration::from_secs(3);
 /// Pause after a refusal, so that two servers that refuse each other's addresses do not make a storm.
 const NAK_PAUSE: Duration = Duration::from_secs(1);
 
+/// Pause after the first address that was declined (RFC 2131 section 3.1.5: ten seconds at least); it doubles with
+/// each further one, for a server that lends the same address again.
+const DECLINE_PAUSE: Duration = Duration::from_secs(10);
+/// How often that pause doubles.
+const DECLINE_DOUBLINGS: u32 = 5;
+
 /// Where a message goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
@@ -97,6 +103,8 @@ pub struct Client {
     lease: Option<(Box<Lease>, Duration)>,
     /// An address this interface had before; asked for first.
     remembered: Option<Ipv4Addr>,
+    /// Addresses declined since the link came up.
+    declined: u32,
 }
 
 impl Client {
@@ -113,6 +121,7 @@ impl Client {
             deadline: None,
             lease: None,
             remembered,
+            declined: 0,
         }
     }
 
@@ -129,6 +138,7 @@ impl Client {
     /// The link came up: confirms the address it has or had, or asks for one.
     pub fn link_up(&mut self, now: Duration) -> Vec<Action> {
         let mut actions = self.expire(now);
+        self.declined = 0;
         let known = self.lease().map(|lease| lease.address).or(self.remembered);
         match known {
             Some(address) => {
@@ -187,6 +197,24 @@ impl Client {
             ) => self.refused(now, &reason),
             _ => Vec::new(),
         }
+    }
+
+    /// Gives up the address in force because it is somebody else's. The result is for every server; `None` when there
+    /// is no address, or no link to tell it on.
+    pub fn decline(&mut self, now: Duration) -> Option<Vec<u8>> {
+        let (lease, _) = self.lease.take()?;
+        self.remembered = None;
+        if self.state == State::Stopped {
+            self.deadline = None;
+            return None;
+        }
+        self.state = State::Paused;
+        let pause = DECLINE_PAUSE * (1 << self.declined.min(DECLINE_DOUBLINGS));
+        self.declined = self.declined.saturating_add(1);
+        // Not less than the pause, though more may be.
+        self.deadline = Some(now + pause.max(self.jitter(pause)));
+        let asks = Asks::Decline { address: lease.address, server: lease.server };
+        Some(message::encode(asks, self.mac, self.xid, self.seconds(now)))
     }
 
     fn bind(&mut self, now: Duration, lease: Box<Lease>) -> Vec<Action> {

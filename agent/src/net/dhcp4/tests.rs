@@ -233,6 +233,37 @@ fn a_refusal_while_bound_takes_the_address_away() {
 }
 
 #[test]
+fn a_declined_address_is_told_to_all_servers_and_asked_for_again_ever_less_often() {
+    let mut lab = Lab::new(None);
+    lab.up();
+    let mut pauses = Vec::new();
+    for _ in 0..7 {
+        assert_eq!(lab.client.lease().unwrap().address, ADDRESS);
+        let bytes = lab.client.decline(lab.now).unwrap();
+        let message = Message::decode(&mut Decoder::new(&bytes)).unwrap();
+        let options = message.opts();
+        assert_eq!(options.msg_type(), Some(MessageType::Decline));
+        assert_eq!(options.get(OptionCode::RequestedIpAddress), Some(&DhcpOption::RequestedIpAddress(ADDRESS)));
+        assert_eq!(options.get(OptionCode::ServerIdentifier), Some(&DhcpOption::ServerIdentifier(SERVER)));
+        assert!(message.ciaddr().is_unspecified() && options.get(OptionCode::ParameterRequestList).is_none());
+        assert_eq!(lab.client.lease(), None);
+        let (before, since) = (lab.bound().len(), lab.now);
+        while lab.bound().len() == before {
+            lab.run_until(lab.now.as_secs() + 1);
+        }
+        pauses.push((lab.now - since).as_secs());
+    }
+    for (pause, least) in pauses.iter().zip([10, 20, 40, 80, 160, 320, 320]) {
+        assert!((least..=least * 11 / 10 + 2).contains(pause), "{pauses:?}");
+    }
+    assert!(lab.lost().is_empty(), "whoever declines it takes it away");
+    // Without a link there is nobody to tell.
+    lab.client.link_down();
+    assert_eq!((lab.client.decline(lab.now), lab.client.deadline()), (None, None));
+    assert_eq!(lab.client.decline(lab.now), None);
+}
+
+#[test]
 fn a_confirmation_nobody_gives_keeps_a_valid_lease() {
     let mut lab = Lab::new(None);
     lab.up();
@@ -249,7 +280,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn the_client_lives_through_any_order_of_events(events in proptest::collection::vec((0_u8..5, 0_u64..2000), 0..60)) {
+    fn the_client_lives_through_any_order_of_events(events in proptest::collection::vec((0_u8..6, 0_u64..2000), 0..60)) {
         let mut lab = Lab::new(None);
         lab.lease_secs = 120;
         for (event, secs) in events {
@@ -258,6 +289,7 @@ proptest! {
                 1 => lab.client.link_down(),
                 2 => lab.answers = (u64::MAX - 1, u64::MAX),
                 3 => lab.answers = (0, u64::MAX),
+                4 => drop(lab.client.decline(lab.now)),
                 _ => {}
             }
             let until = lab.now.as_secs() + secs;
