@@ -19,6 +19,18 @@ pub(super) fn is_text(bytes: &[u8]) -> bool {
         .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=') || byte.is_ascii_whitespace())
 }
 
+/// Whether bytes, base64 or not, are text for people: an error page, say. No image of a file system begins like that.
+pub(super) fn is_prose(bytes: &[u8]) -> bool {
+    let head = bytes.get(..512).unwrap_or(bytes);
+    let is_char = |byte: &u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace() || !byte.is_ascii();
+    !head.is_empty() && head.iter().all(is_char)
+}
+
+/// An error that [`is_malformed`] knows.
+pub(super) fn malformed(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, Malformed(io::Error::new(io::ErrorKind::InvalidData, what)))
+}
+
 /// What a text stands for. An error in it is one that [`is_malformed`] knows.
 pub(super) fn decode(text: &[u8]) -> impl Read + '_ {
     Marked(DecoderReader::new(WithoutSpace(text), &BASE64))

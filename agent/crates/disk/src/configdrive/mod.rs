@@ -215,6 +215,7 @@ pub fn write(dev: &BlockDev, image: &Payload<'_>, node: &str, rebuild: bool) -> 
     if !label.as_deref().is_some_and(|label| label.eq_ignore_ascii_case(LABEL)) {
         tracing::warn!(
             label,
+            content = image.describe(),
             "the config drive is no ISO 9660 or FAT file system labelled {LABEL}: the instance may not find it"
         );
     }

@@ -50,12 +50,16 @@ impl<'a> Payload<'a> {
     /// What a server gave: an image, gzip of one, or base64 of that.
     ///
     /// # Errors
-    /// As [`Payload::text`].
+    /// As [`Payload::text`]; text that is no base64 is malformed.
     pub(super) fn downloaded(content: Vec<u8>, limit: u64) -> io::Result<Self> {
         if content.starts_with(&GZIP_MAGIC) {
             Self { stored: content.into(), form: Form::Gzip, size_bytes: 0 }.measured(limit)
         } else if encoding::is_text(&content) {
             Self::text(content, limit)
+        } else if encoding::is_prose(&content) {
+            // The reference agent takes such letters as it finds for base64, and fails to unpack that.
+            let is_markup = content.trim_ascii_start().starts_with(b"<");
+            Err(encoding::malformed(if is_markup { "the URL has HTML or XML text" } else { "the URL has plain text" }))
         } else {
             Ok(Self::plain(content))
         }
@@ -78,6 +82,19 @@ impl<'a> Payload<'a> {
     /// Size of the image.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    /// What the image is, when it is no file system that is known.
+    pub(super) fn describe(&self) -> &'static str {
+        let mut head = Vec::new();
+        // What cannot be read any more has been read before.
+        let _read = self.reader().take(512).read_to_end(&mut head);
+        match &*head {
+            [] => "nothing",
+            head if head.starts_with(&GZIP_MAGIC) => "gzip inside of gzip",
+            head if encoding::is_prose(head) => "text",
+            _ => "unknown",
+        }
     }
 
     /// The image from its beginning.

@@ -108,6 +108,30 @@ fn inline_and_downloaded_content_give_the_same_image() {
 }
 
 #[test]
+fn text_from_a_server_is_refused_and_what_else_is_no_file_system_is_named() {
+    for (body, want) in [
+        ("\n<!DOCTYPE html>\n<html><body>404 \u{2014} not here</body></html>", "the URL has HTML or XML text"),
+        ("{\"error\": \"no such container\"}", "the URL has plain text"),
+    ] {
+        for body in [body.to_owned(), body.repeat(40)] {
+            let error = decode("http://x/c", "n", u64::MAX, &OneFile(body.clone().into_bytes()), request).unwrap_err();
+            assert!(matches!(error, ConfigDriveError::NotBase64 { .. }), "{body}: {error}");
+            assert!(ferric_types::error::chain(&error).ends_with(want), "{error}");
+        }
+    }
+    let twice = STANDARD.decode(packed(b"x")).unwrap();
+    for (image, want) in
+        [(&b""[..], "nothing"), (&twice, "gzip inside of gzip"), (b"<html>", "text"), (&[0; 9], "unknown")]
+    {
+        let text = packed(image);
+        let none = OneFile(Vec::new());
+        assert_eq!(decode(&text, "n", u64::MAX, &none, request).unwrap().describe(), want);
+    }
+    let empty = decode("http://x/c", "n", u64::MAX, &OneFile(Vec::new()), request);
+    assert!(matches!(empty, Err(ConfigDriveError::Gzip { .. })), "{empty:?}");
+}
+
+#[test]
 fn malformed_and_oversized_content_is_refused() {
     let none = OneFile(Vec::new());
     assert!(matches!(decode("not base64!", "n", u64::MAX, &none, request), Err(ConfigDriveError::NotBase64 { .. })));
