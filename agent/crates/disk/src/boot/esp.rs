@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use ferric_sys::block_dev::BlockDev;
 
 use super::csv;
-use crate::filesystem::Slice;
+use crate::filesystem::{self, Slice};
 
 /// Loaders that are started directly, by their base name in lower case (deploy section 9.2).
 const LOADERS: &[&str] = &[
@@ -41,9 +41,7 @@ pub struct Loader {
 /// # Errors
 /// The partition is no FAT file system or cannot be read.
 pub fn loaders(dev: &BlockDev, start_bytes: u64, size_bytes: u64) -> io::Result<Vec<Loader>> {
-    let slice = Slice::read_only(dev, start_bytes, size_bytes);
-    let options = fatfs::FsOptions::new().update_accessed_date(false);
-    let fs = fatfs::FileSystem::new(slice, options)?;
+    let fs = filesystem::fat(dev, start_bytes, size_bytes)?;
     let mut walk = Walk { loaders: Vec::new(), list: None, entries: 0 };
     walk.directory(&fs.root_dir(), "", 0)?;
     Ok(walk.list.map_or(walk.loaders, |loader| vec![loader]))
