@@ -42,28 +42,28 @@ impl Entry {
     }
 }
 
-/// A sector that ends as a boot record does, and its entries.
-fn read_record(dev: &BlockDev, lba: u64) -> Result<Option<([u8; 512], [Entry; 4])>, TableError> {
+/// A sector that ends as a boot record does.
+fn read_record(dev: &BlockDev, lba: u64) -> Result<Option<[u8; 512]>, TableError> {
     let mut sector = [0_u8; 512];
     let offset = lba.saturating_mul(u64::from(dev.logical_sector()));
     if offset.saturating_add(512) > dev.size_bytes() {
         return Ok(None);
     }
     dev.read_at(offset, &mut sector).map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
-    if sector[510..] != [0x55, 0xaa] {
-        return Ok(None);
-    }
+    Ok(Some(sector).filter(|sector| sector.ends_with(&[0x55, 0xaa])))
+}
+
+fn entries(sector: &[u8; 512]) -> [Entry; 4] {
     let mut entries = sector[ENTRIES..510].chunks_exact(16).map(Entry::read);
     let mut next = || entries.next().unwrap_or(Entry { kind: 0, start: 0, sectors: 0 });
-    let entries = [next(), next(), next(), next()];
-    Ok(Some((sector, entries)))
+    [next(), next(), next(), next()]
 }
 
 fn read_sector(dev: &BlockDev, lba: u64) -> Result<Option<[Entry; 4]>, TableError> {
-    let Some((sector, entries)) = read_record(dev, lba)? else { return Ok(None) };
+    let Some(sector) = read_record(dev, lba)? else { return Ok(None) };
     let flags = sector[ENTRIES..510].iter().step_by(16);
     // A FAT boot sector ends in the same two bytes; its code makes no sense as boot flags.
-    Ok(flags.into_iter().all(|flag| matches!(flag, 0x00 | 0x80)).then_some(entries))
+    Ok(flags.into_iter().all(|flag| matches!(flag, 0x00 | 0x80)).then(|| entries(&sector)))
 }
 
 /// Whether the MBR says that the disk has a GPT: without that neither Linux (`is_pmbr_valid` in
@@ -72,8 +72,8 @@ fn read_sector(dev: &BlockDev, lba: u64) -> Result<Option<[Entry; 4]>, TableErro
 /// # Errors
 /// [`TableError::Device`].
 pub(super) fn is_protective(dev: &BlockDev) -> Result<bool, TableError> {
-    let record = read_record(dev, 0)?;
-    Ok(record.is_some_and(|(_, entries)| entries.iter().any(|entry| entry.kind == PROTECTIVE && entry.start == 1)))
+    let is_protective = |entry: Entry| entry.kind == PROTECTIVE && entry.start == 1;
+    Ok(read_record(dev, 0)?.is_some_and(|sector| entries(&sector).into_iter().any(is_protective)))
 }
 
 /// Partitions of an MBR, logical ones included; `None` when the disk has no MBR or only the protective one of a GPT.

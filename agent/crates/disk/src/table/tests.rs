@@ -389,7 +389,7 @@ prop_compose! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn tables_with_the_right_checksums_never_panic(gpt in hostile_gpt(), backup in hostile_gpt(), which in 0..3) {
         let disk = TestDisk::zeroed(8 * MIB).unwrap();
