@@ -113,6 +113,7 @@ fn old_conductors_get_no_newer_keys() {
         let first = bench.conductor.wait_for_heartbeat_after(0, bench.limit(20), |_| true);
         let first = first.with_context(|| bench.excerpts()).unwrap();
         bench.conductor.wait_for_heartbeat_after(first.sequence, bench.limit(20), |_| true).unwrap();
+        bench.says("the conductor sent no agent token", 5).unwrap();
         let body = first.body;
         let sent: Vec<&String> = body.as_object().unwrap().keys().collect();
         assert_eq!(sent, keys, "1.{version}");

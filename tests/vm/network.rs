@@ -1,10 +1,12 @@
-//! The network goes away and comes back, and comes late.
+//! The network goes away and comes back, and comes late; another one is hostile.
 
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use ferric_qemu::Nic;
-use ferric_tests::{MAC, Plan};
+use ferric_qemu::{Nic, VmBuilder};
+use ferric_tests::{HOST, MAC, Plan};
 
 #[test]
 fn heartbeats_go_on_after_the_cable_was_out() {
@@ -55,4 +57,120 @@ fn dhcp_server_that_is_silent_for_long_is_still_heard() {
     let beat = bench.conductor.wait_for_heartbeat(bench.limit(15).max(Duration::from_secs(90)));
     beat.with_context(|| bench.excerpts()).unwrap();
     assert_eq!(bench.worker_ends(), 0);
+}
+
+#[test]
+fn dhcp_servers_of_other_networks_cannot_take_the_conductor_away() {
+    let host: Ipv4Addr = HOST.parse().unwrap();
+    // A route to the conductor alone, and the conductor's address itself.
+    let detour = [&[121, 9, 32], &host.octets()[..], &SERVER.octets()[..]].concat();
+    let route = Rogue::start(Ipv4Addr::new(192, 0, 2, 77), &detour);
+    let address = Rogue::start(host, &[]);
+    let mut plan = Plan::new("rogue-dhcp");
+    plan.settings.heartbeat_timeout_secs = 10;
+    plan.cmdline = "ipa-http-request-timeout=3".to_owned();
+    let bench = plan.boot(|vm| Ok(address.plug(route.plug(vm, 1), 2))).unwrap();
+    let first = bench.heartbeat().unwrap();
+    bench.says("the route to 10.0.2.2/32 of DHCP server 192.0.2.1 is left out: it would take 10.0.2.2", 15).unwrap();
+    bench.says("192.0.2.77/24 from 192.0.2.1", 5).unwrap();
+    bench
+        .says("address 10.0.2.2 of DHCP server 192.0.2.1 is declined: it is the address of the conductor", 15)
+        .unwrap();
+    let kinds: Vec<u8> = address.kinds.try_iter().collect();
+    assert_eq!(kinds.get(..3), Some(&[DISCOVER, REQUEST, DECLINE][..]), "{kinds:?}");
+    let beat = bench.heartbeat_after(first.sequence, 10).unwrap();
+    let last = bench.heartbeat_after(beat.sequence, 10).unwrap();
+    assert_eq!(last.body, first.body);
+    bench.agent().unwrap().commands().unwrap();
+    assert_eq!(bench.worker_ends(), 0);
+}
+
+/// The rogue servers' own address.
+const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const DISCOVER: u8 = 1;
+const OFFER: u8 = 2;
+const REQUEST: u8 = 3;
+const DECLINE: u8 = 4;
+const ACK: u8 = 5;
+
+/// A DHCP server (RFC 2131) on a network of its own, which lends one address to everybody; frames are UDP datagrams.
+struct Rogue {
+    /// Types of the messages it got.
+    kinds: mpsc::Receiver<u8>,
+    here: SocketAddr,
+    card: SocketAddr,
+}
+
+impl Rogue {
+    /// Starts it; `options` are sent beside the necessary ones.
+    fn start(address: Ipv4Addr, options: &[u8]) -> Self {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let card = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).unwrap();
+        let here = socket.local_addr().unwrap();
+        let (kind, kinds) = mpsc::channel();
+        let options = options.to_vec();
+        drop(std::thread::spawn(move || {
+            let mut frame = [0; 2000];
+            while let Ok(length) = socket.recv(&mut frame) {
+                let Some(question) = question(&frame[..length]) else { continue };
+                // The option that every message begins with here.
+                let asked = question[242];
+                if kind.send(asked).is_err() {
+                    return;
+                }
+                let answered = match asked {
+                    DISCOVER => OFFER,
+                    REQUEST => ACK,
+                    _ => continue,
+                };
+                let answer = answer(question, answered, address, &options);
+                socket.send_to(&framed(&frame[6..12], &answer), card).unwrap();
+            }
+        }));
+        Self { kinds, here, card }
+    }
+
+    /// Adds a card on its network to a machine.
+    fn plug(&self, vm: VmBuilder, number: u8) -> VmBuilder {
+        let end =
+            |name: &str, at: SocketAddr| format!("{name}.type=inet,{name}.host=127.0.0.1,{name}.port={}", at.port());
+        let netdev = format!("dgram,id=rogue{number},{},{}", end("local", self.card), end("remote", self.here));
+        let device = format!("virtio-net-pci,netdev=rogue{number},mac=52:54:00:fe:01:0{number},romfile=");
+        vm.arg(&["-netdev", &netdev, "-device", &device])
+    }
+}
+
+/// The BOOTP message in a frame to port 67.
+fn question(frame: &[u8]) -> Option<&[u8]> {
+    let is_dhcp = frame.len() > 14 + 20 + 8 + 243 && frame[12..14] == [8, 0] && frame[23] == 17;
+    (is_dhcp && frame[36..38] == [0, 67]).then(|| &frame[42..])
+}
+
+fn answer(question: &[u8], kind: u8, address: Ipv4Addr, options: &[u8]) -> Vec<u8> {
+    let mut answer = vec![0; 236];
+    answer[..4].copy_from_slice(&[2, 1, 6, 0]);
+    answer[4..8].copy_from_slice(&question[4..8]);
+    answer[16..20].copy_from_slice(&address.octets());
+    answer[28..44].copy_from_slice(&question[28..44]);
+    answer.extend([0x63, 0x82, 0x53, 0x63, 53, 1, kind, 54, 4]);
+    answer.extend(SERVER.octets());
+    answer.extend([1, 4, 255, 255, 255, 0, 51, 4, 0, 0, 2, 88]);
+    answer.extend(options);
+    answer.push(255);
+    answer
+}
+
+/// The message in UDP (without a checksum), IPv4 and Ethernet.
+fn framed(to: &[u8], message: &[u8]) -> Vec<u8> {
+    let length = |more: usize| u16::try_from(message.len() + more).unwrap().to_be_bytes();
+    let mut header = vec![0x45, 0];
+    header.extend(length(28));
+    header.extend([0, 1, 0, 0, 64, 17, 0, 0]);
+    header.extend(SERVER.octets());
+    header.extend([255; 4]);
+    let sum: u32 = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    header[10..12].copy_from_slice(&u16::try_from(!folded & 0xffff).unwrap().to_be_bytes());
+    let udp = [[0, 67, 0, 68].as_slice(), &length(8), &[0, 0]].concat();
+    [to, &[0x52, 0x54, 0, 0xaa, 0xaa, 0xaa, 8, 0], &header, &udp, message].concat()
 }
