@@ -51,7 +51,10 @@ impl<'a> DirectIo<'a> {
         match direct.write_all_at(bytes, offset) {
             Ok(()) => Ok(()),
             Err(error) if self.refused(&error) => self.dev.write_at(offset, bytes),
-            Err(source) => Err(BlockDevError::Write { path: self.dev.path.clone(), offset, len_bytes, source }),
+            Err(error) => {
+                let source = self.dev.explained(error);
+                Err(BlockDevError::Write { path: self.dev.path.clone(), offset, len_bytes, source })
+            }
         }
     }
 
@@ -66,7 +69,10 @@ impl<'a> DirectIo<'a> {
         match direct.read_exact_at(buf, offset) {
             Ok(()) => Ok(()),
             Err(error) if self.refused(&error) => self.dev.read_at(offset, buf),
-            Err(source) => Err(BlockDevError::Read { path: self.dev.path.clone(), offset, len_bytes, source }),
+            Err(error) => {
+                let source = self.dev.explained(error);
+                Err(BlockDevError::Read { path: self.dev.path.clone(), offset, len_bytes, source })
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use super::*;
 
 /// A loop device over a temporary file full of old data; detached when dropped.
 struct Loop {
-    _file: NamedTempFile,
+    file: NamedTempFile,
     path: String,
 }
 
@@ -42,7 +42,7 @@ impl Loop {
         args.extend(options);
         args.push(file.path().to_str().unwrap());
         let path = run("losetup", &args);
-        Self { _file: file, path }
+        Self { file, path }
     }
 }
 
@@ -116,6 +116,31 @@ fn direct_writes_zeroing_and_discards_reach_a_loop_device() {
     assert!(all == want);
     assert!(dev.can_discard() && dev.zeroes_efficiently());
     dev.discard_range(1 << 20, 1 << 20).unwrap();
+}
+
+#[test]
+fn a_disk_that_is_gone_is_called_gone_whatever_the_kernel_says() {
+    if !can_loop("a_disk_that_is_gone_is_called_gone_whatever_the_kernel_says") {
+        return;
+    }
+    let disk = Loop::new(8 << 20, &[]);
+    let dev = BlockDev::open(&disk.path, Access::Exclusive).unwrap();
+    let direct = dev.direct().unwrap();
+    let buf = crate::aligned::AlignedBuf::zeroed(4096);
+    // A smaller disk is still there.
+    disk.file.as_file().set_len(1 << 20).unwrap();
+    run("losetup", &["--set-capacity", &disk.path]);
+    let smaller = direct.write_at(2 << 20, &buf).unwrap_err();
+    assert_eq!(smaller.io().unwrap().raw_os_error(), Some(Errno::NOSPC.raw_os_error()), "{smaller}");
+    // This is what the kernel does with a disk that was pulled.
+    disk.file.as_file().set_len(0).unwrap();
+    run("losetup", &["--set-capacity", &disk.path]);
+    for error in [direct.write_at(0, &buf), dev.write_at(0, &buf), direct.write_at(2 << 20, &buf)] {
+        let error = error.unwrap_err();
+        assert!(!error.is_medium_error(), "{error}");
+        let reason = error.io().unwrap().to_string();
+        assert!(reason.starts_with("the disk is gone") && reason.contains("No space left"), "{error}: {reason}");
+    }
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 
 use crate::ioctl::block;
 use crate::{Root, attr};
@@ -43,6 +44,10 @@ enum Kind {
 /// How often the partition table is asked to be read again while a partition is still held by someone.
 const REREAD_TRIES: u32 = 10;
 const REREAD_PAUSE: Duration = Duration::from_millis(300);
+
+/// How often a disk that fails is looked for.
+const GONE_LOOKS: u32 = 4;
+const GONE_PAUSE: Duration = Duration::from_millis(100);
 
 /// Zeroes are written from here where nothing better works.
 static ZEROES: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -167,7 +172,7 @@ impl BlockDev {
             path: self.path.clone(),
             offset,
             len_bytes,
-            source,
+            source: self.explained(source),
         })
     }
 
@@ -182,7 +187,7 @@ impl BlockDev {
             path: self.path.clone(),
             offset,
             len_bytes,
-            source,
+            source: self.explained(source),
         })
     }
 
@@ -264,7 +269,7 @@ impl BlockDev {
             },
             Kind::File => Ok(()),
         });
-        result.map_err(|source| BlockDevError::Flush { path: self.path.clone(), source })
+        result.map_err(|source| BlockDevError::Flush { path: self.path.clone(), source: self.explained(source) })
     }
 
     /// Makes the kernel read the partition table again. Tries for a few seconds while a partition is in use, since
@@ -310,6 +315,30 @@ impl BlockDev {
             path: self.path.clone(),
             number,
             source,
+        })
+    }
+
+    /// The reason of a failure, in words when it is that the disk is no longer there: the kernel then says whatever it
+    /// came across first, such as "No space left on device" for a disk that has no size any more.
+    fn explained(&self, error: io::Error) -> io::Error {
+        let of_gone_disks = [Errno::IO, Errno::NXIO, Errno::NODEV, Errno::NOSPC];
+        let may_be_gone = of_gone_disks.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()));
+        if self.kind == Kind::Block && may_be_gone && self.is_gone() {
+            return io::Error::new(error.kind(), format!("the disk is gone: unplugged, or its bus is down ({error})"));
+        }
+        error
+    }
+
+    /// Whether the kernel has given up the disk. It fails requests before it does so, hence several looks.
+    fn is_gone(&self) -> bool {
+        let (major, minor) = self.device_number;
+        let devices = Root::host().path("sys/dev/block");
+        (0..GONE_LOOKS).any(|look| {
+            if look > 0 {
+                std::thread::sleep(GONE_PAUSE);
+            }
+            !block::size_bytes(&self.file).is_ok_and(|size| size > 0)
+                || devices.exists() && !devices.join(format!("{major}:{minor}")).exists()
         })
     }
 
