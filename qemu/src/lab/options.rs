@@ -106,7 +106,7 @@ pub struct MachineOptions {
     /// Firmware of the machine.
     #[arg(long, value_enum, default_value_t = FirmwareKind::Bios, help_heading = "Machine")]
     pub firmware: FirmwareKind,
-    /// Memory in MiB, 96 or more.
+    /// Memory in MiB, 96 at least; all that the agent does is made for 128.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = memory_mib, help_heading = "Machine")]
     pub memory: u32,
     /// Virtual CPUs, 1 to 255.

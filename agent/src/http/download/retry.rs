@@ -1,5 +1,6 @@
 //! Which failures are worth another try, how many, and until when.
 
+use std::error::Error;
 use std::time::Duration;
 
 use ferric_disk::image::source::SourceError;
@@ -149,6 +150,15 @@ impl Failure {
     }
 }
 
+/// The cause at the bottom, for a line of progress: the log has the address and the URL too.
+fn innermost(error: &dyn Error) -> &dyn Error {
+    let mut innermost = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost
+}
+
 /// Counts tries.
 #[derive(Debug)]
 pub(super) struct Attempts {
@@ -194,7 +204,7 @@ impl Attempts {
         }
         let pause = pause.max(self.interval);
         let (made, allowed, why) = (self.made, self.allowed, chain(&cause));
-        target.progress().hold_up(format!("try {made} of {allowed}: {why}"));
+        target.progress().hold_up(format!("try {made} of {allowed}: {}", innermost(&cause)));
         tracing::warn!(
             "download of {}, try {made} of {allowed}: {why}; next try in {} s",
             target.shown(),

@@ -263,6 +263,11 @@ fn a_failed_try_is_shown_as_what_holds_the_work_up() {
     let phase = request.progress.report().unwrap().phase;
     assert!(phase.starts_with("opening the image, try 3 of 4: Received status code 503"), "{phase}");
     assert!(!phase.contains("secret"), "{phase}");
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let request = FetchRequest { url: format!("http://{nobody}/image"), ..request };
+    assert!(bench.downloader.open(&request).is_err());
+    let phase = request.progress.report().unwrap().phase;
+    assert_eq!(phase, "opening the image, try 3 of 4: Connection refused (os error 111)");
 }
 
 #[test]
