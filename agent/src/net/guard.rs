@@ -99,7 +99,7 @@ impl Guard {
         }
         let inside = route.prefix > theirs.prefix
             && network(route.network, theirs.prefix) == network(theirs.address, theirs.prefix);
-        (*certain && inside).then(|| format!("it lies in {name}'s network"))
+        (*certain && inside && !own).then(|| format!("it lies in {name}'s network"))
     }
 }
 
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn routes_that_would_take_the_conductor_away_are_left_out() {
-        let cases: [Case; 12] = [
+        let cases: [Case; 13] = [
             // Host routes and networks over the API, the router, a name server.
             ("10.0.2.2", ("192.0.2.77/24", &["10.0.2.2/32 192.0.2.1"]), &["10.0.2.2/32"], &["10.0.2.2/32"]),
             ("10.0.2.2", ("192.0.2.77/24", &["10.0.2.2/32"]), &["10.0.2.2/32"], &["10.0.2.2/32"]),
@@ -212,8 +212,9 @@ mod tests {
             ("10.0.2.2", ("192.0.2.77/24", &["0.0.0.0/0 192.0.2.1", "10.0.0.0/8 192.0.2.1"]), &[], &[]),
             // Anything else in the network of the interface that booted the machine, such as an image server.
             ("10.0.2.2", ("192.0.2.77/24", &["10.0.2.128/25 192.0.2.1"]), &["10.0.2.128/25"], &[]),
-            // A network that the other interface is part of, within the leading one's.
+            // A network that the other interface is part of, within the leading one's: with the API, and elsewhere.
             ("10.0.2.2", ("10.0.2.9/28", &[]), &["10.0.2.0/28"], &[]),
+            ("10.0.2.2", ("10.0.2.129/28", &[]), &[], &[]),
             // Two cards in one network.
             ("10.0.2.2", ("10.0.2.9/24", &["0.0.0.0/0 10.0.2.1"]), &[], &[]),
             // An API behind the default route.
