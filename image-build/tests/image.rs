@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Cursor, Read};
+use std::path::Path;
+use std::process::Command;
 
 use crate::support::{Fixture, RELEASE, read};
 use ferric_image_build::build;
@@ -242,4 +244,20 @@ fn stripping_takes_out_what_is_not_needed_and_nothing_else() {
     assert_eq!(file.symbol_by_index(target).unwrap().name().unwrap(), "used_by_table");
     assert_eq!(file.section_by_name(".text").unwrap().data().unwrap(), [0xc3; 32]);
     assert!(strip_module(&crate::support::static_program()).is_err());
+}
+
+#[test]
+fn make_refuses_an_unknown_profile_before_it_builds_anything() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    // A dry run: if the profile were taken, this would only print what is to be done.
+    let mut make = Command::new("make");
+    make.current_dir(root).args(["-n", "image", "PROFILE=nosuch"]);
+    // Of the make that runs the tests.
+    for inherited in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL"] {
+        make.env_remove(inherited);
+    }
+    let output = make.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("no such profile; there are: virt"), "{text}");
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -1,0 +1,4 @@
+//! Tests of the programs of this crate.
+
+#[cfg(test)]
+mod lab;
