@@ -121,7 +121,8 @@ fn attached(vm: VmBuilder, disks: &[DiskFile; 5]) -> VmBuilder {
     let [target, small, broken, other, forgets] = disks;
     let fault = IoFault { io: FaultyIo::Write, sector: Some(BAD_SECTOR), errno: 5, once: false };
     let no_flush = IoFault { io: FaultyIo::Flush, sector: None, errno: 5, once: false };
-    vm.disk(Disk::new(DiskBus::VirtioBlk, target.path()).serial("TARGET"))
+    vm.hotplug_slots(PULLED.len())
+        .disk(Disk::new(DiskBus::VirtioBlk, target.path()).serial("TARGET"))
         .disk(Disk::new(DiskBus::Nvme, small.path()).serial("SMALL"))
         .disk(Disk::new(DiskBus::VirtioBlk, broken.path()).serial("BROKEN").fault(fault))
         .disk(Disk::new(DiskBus::Ahci, other.path()).serial("OTHER"))
@@ -142,6 +143,7 @@ fn no_fault_leaves_half_an_image_that_boots() {
     silent_server(&rig).unwrap();
     pulled_cable(&rig).unwrap();
     broken_disk(&rig).unwrap();
+    pulled_disks(&rig).unwrap();
     power_cut(&mut rig).unwrap();
 }
 
@@ -388,6 +390,30 @@ fn broken_disk(rig: &Rig) -> Result<()> {
     rig.check_dead(&rig.disks[4])?;
     rig.check_fresh(1).context("the disk that was too small")?;
     rig.check_fresh(3).context("the disk that was never meant")
+}
+
+/// Disks that come later and are pulled in the middle of an image: the kernel calls them full, the agent must not.
+const PULLED: [(&str, DiskBus); 2] = [("PULLED-VIRTIO", DiskBus::VirtioBlk), ("PULLED-NVME", DiskBus::Nvme)];
+
+fn pulled_disks(rig: &Rig) -> Result<()> {
+    for (index, (serial, bus)) in (rig.disks.len()..).zip(PULLED) {
+        let file = kit::used_disk(rig.dir.path().join(serial), OLD, TARGET_BYTES, TARGET_BYTES)?;
+        rig.bench.vm().plug_disk(&Disk::new(bus, file.path()).serial(serial), index)?;
+        let end = Instant::now() + rig.bench.limit(10);
+        while !kit::names(&rig.agent)?.contains_key(serial) {
+            ensure!(Instant::now() < end, "{serial} does not come up");
+        }
+        let path = format!("/{serial}.raw");
+        let info = rig.raw(&path)?;
+        rig.bench.images.fault(&path, Fault::Throttle(2 * MIB), None);
+        let started = kit::start_write(&rig.bench, &rig.agent, &info, None, &json!({"serial": serial}))?;
+        rig.wait_for_bytes(&started, 3 * MIB)?;
+        rig.bench.vm().unplug_disk(index, rig.bench.limit(10))?;
+        let record = kit::ended(&rig.bench, &rig.agent, &started)?;
+        kit::check_failed(serial, &record, "ImageWriteError", &["the disk is gone", "unplugged"])?;
+        file.check_zero(0, MIB)?;
+    }
+    Ok(())
 }
 
 /// The power fails in the middle of an image; the disk does not boot then, and the next deploy works.
