@@ -27,7 +27,7 @@ fn an_image_that_is_not_what_the_options_say_is_refused_before_a_machine_starts(
         ("http://192.0.2.1/disk.img", "--checksum", "sha256:12", "64 hex digits, not 2"),
         ("http://192.0.2.1/disk.img", "--hostname", "x", "needs --checksum"),
         (path, "--format", "vmdk", "possible values: raw, qcow2"),
-        (path, "--memory", "16", "96 to"),
+        (path, "--memory", "16", "104 to"),
         (path, "--cpus", "0", "1 to 255"),
         ("/nosuch/disk.img", "--hostname", "x", "opening the image /nosuch/disk.img"),
     ] {

@@ -106,7 +106,7 @@ pub struct MachineOptions {
     /// Firmware of the machine.
     #[arg(long, value_enum, default_value_t = FirmwareKind::Bios, help_heading = "Machine")]
     pub firmware: FirmwareKind,
-    /// Memory in MiB, 96 at least; all that the agent does is made for 128.
+    /// Memory in MiB, 104 at least; all that the agent does is made for 128.
     #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = memory_mib, help_heading = "Machine")]
     pub memory: u32,
     /// Virtual CPUs, 1 to 255.
@@ -182,7 +182,7 @@ impl ImageFormat {
 }
 
 /// Least memory of a machine, in MiB. With less the kernel may not even unpack the ramdisk, and says nothing.
-const LEAST_MEMORY_MIB: u32 = 96;
+const LEAST_MEMORY_MIB: u32 = 104;
 /// Most memory, in MiB: 1 TiB.
 const MOST_MEMORY_MIB: u32 = 1 << 20;
 /// Most CPUs that QEMU's PC has without an interrupt remapper.
@@ -350,11 +350,11 @@ mod tests {
     #[test]
     fn machines_that_cannot_work_are_refused_with_what_can() {
         for (option, value, words) in [
-            ("--memory", "0", &["hang", "96 to 1048576"][..]),
-            ("--memory", "16", &["hang", "96 to 1048576"]),
+            ("--memory", "0", &["hang", "104 to 1048576"][..]),
+            ("--memory", "16", &["hang", "104 to 1048576"]),
             ("--memory", "95", &["do not fit"]),
-            ("--memory", "1048577", &["96 to 1048576"]),
-            ("--memory", "1G", &["invalid digit", "96 to 1048576"]),
+            ("--memory", "1048577", &["104 to 1048576"]),
+            ("--memory", "1G", &["invalid digit", "104 to 1048576"]),
             ("--cpus", "0", &["1 to 255"]),
             ("--cpus", "256", &["1 to 255"]),
             ("--cpus", "two", &["1 to 255"]),
@@ -362,7 +362,7 @@ mod tests {
             let error = Cli::try_parse_from(["lab", "inspect", option, value]).unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{option} {value}: {error}");
         }
-        for (option, value) in [("--memory", "96"), ("--memory", "1048576"), ("--cpus", "1"), ("--cpus", "255")] {
+        for (option, value) in [("--memory", "104"), ("--memory", "1048576"), ("--cpus", "1"), ("--cpus", "255")] {
             assert!(Cli::try_parse_from(["lab", "inspect", option, value]).is_ok(), "{option} {value}");
         }
     }
