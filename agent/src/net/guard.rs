@@ -7,7 +7,8 @@
 //!
 //! Without it the first one with a lease leads, which is only a guess: that may be an office network, and the
 //! provisioning network may be on another card. Then networks that another card is itself part of, and routes to what
-//! the leading one reaches by its default route alone, are left as they are. Default routes go by metric in both cases.
+//! the leading one reaches by its default route alone, are left as they are; and even the leading one may not take the
+//! conductor away from a card in whose network it is. Default routes go by metric in all cases.
 
 use std::net::Ipv4Addr;
 
@@ -33,6 +34,8 @@ pub(super) struct Guard {
     pub(super) resolved: Vec<Ipv4Addr>,
     /// `None` when the interface itself leads, or nobody does.
     pub(super) leading: Option<Leading>,
+    /// The leases of other interfaces, by their names; none when the interface booted the machine.
+    pub(super) others: Vec<(String, Lease)>,
     /// DHCP servers of the other interfaces.
     pub(super) servers: Vec<Ipv4Addr>,
 }
@@ -78,14 +81,21 @@ impl Guard {
     }
 
     fn objection(&self, lease: &Lease, metric: u32, route: Route) -> Option<String> {
-        let leading = self.leading.as_ref()?;
         let is_own_address = route.prefix >= 32 && route.network == lease.address;
         if route.prefix == 0 || is_own_address {
             return None;
         }
-        let Leading { name, lease: theirs, metric: their_metric, certain } = leading;
         let own = route.router.is_none() && route.network == network(lease.address, lease.prefix);
-        let known = self.api.iter().chain(&self.resolved).chain(&theirs.dns).copied();
+        let api = || self.api.iter().chain(&self.resolved).copied();
+        let local = |(_, theirs): &&(String, Lease)| {
+            let in_theirs = |address| network(address, theirs.prefix) == network(theirs.address, theirs.prefix);
+            route.prefix > theirs.prefix && api().any(|address| covers(route, address) && in_theirs(address))
+        };
+        if let Some((name, _)) = self.others.iter().find(local).filter(|_| !own) {
+            return Some(format!("it would take the conductor's API from {name}"));
+        }
+        let Leading { name, lease: theirs, metric: their_metric, certain } = self.leading.as_ref()?;
+        let known = api().chain(theirs.dns.iter().copied());
         for address in known.chain(routers(theirs)).chain([theirs.server]) {
             let Some(by) = best(theirs, address).filter(|_| covers(route, address)) else { continue };
             let left_alone = match certain {
@@ -163,6 +173,7 @@ mod tests {
             api: api.iter().map(|text| ip(text)).collect(),
             resolved: vec![ip("203.0.113.9")],
             leading: Some(leading),
+            others: Vec::new(),
             servers: vec![ip("10.0.2.4"), ip("172.16.0.1")],
         }
     }
@@ -238,6 +249,25 @@ mod tests {
         let lease = lease("192.0.2.77/24", "192.0.2.1", &["10.0.2.2/32 192.0.2.1"]);
         let alone = Guard { leading: None, ..guard(&["10.0.2.2"], true) };
         assert!(alone.routes(&lease, 100).1.is_empty(), "the leading interface is not restricted");
+    }
+
+    #[test]
+    fn an_interface_that_leads_by_chance_does_not_take_the_conductor_from_its_network() {
+        let others = vec![("eth0".to_owned(), lease("10.0.2.15/24", "10.0.2.4", &["0.0.0.0/0 10.0.2.1"]))];
+        // The API, the leading interface's own address, its route, whether that is set.
+        let cases = [
+            ("10.0.2.2", "192.0.2.77/24", "10.0.2.2/32 192.0.2.1", false),
+            ("10.0.2.2", "192.0.2.77/24", "10.0.2.0/25 192.0.2.1", false),
+            ("10.0.2.2", "192.0.2.77/24", "10.0.2.0/24 192.0.2.1", true),
+            ("10.0.2.2", "192.0.2.77/24", "10.0.2.128/25 192.0.2.1", true),
+            ("203.0.113.5", "192.0.2.77/24", "203.0.113.5/32 192.0.2.1", true),
+            ("10.0.2.2", "10.0.2.9/28", "0.0.0.0/0 10.0.2.1", true),
+        ];
+        for (api, address, route, set) in cases {
+            let guard = Guard { leading: None, others: others.clone(), ..guard(&[api], false) };
+            let (_, refused) = guard.routes(&lease(address, "192.0.2.1", &[route]), 203);
+            assert_eq!(refused.is_empty(), set, "{api} {address} {route}: {refused:?}");
+        }
     }
 
     #[test]

@@ -94,8 +94,13 @@ impl Shared {
             Some(Leading { name, lease, metric: state.metric, certain: booted(state) })
         });
         let others = snapshot.iter().filter(|(at, _)| **at != index);
-        let servers = others.filter_map(|(_, state)| Some(state.lease.as_ref()?.server)).collect();
-        Guard { api: self.api.to_vec(), resolved: self.resolved.borrow().clone(), leading, servers }
+        let mut others: Vec<(String, Lease)> =
+            others.filter_map(|(_, state)| Some((state.name.clone(), state.lease.clone()?))).collect();
+        let servers = others.iter().map(|(_, lease)| lease.server).collect();
+        if snapshot.get(&index).is_some_and(booted) {
+            others.clear();
+        }
+        Guard { api: self.api.to_vec(), resolved: self.resolved.borrow().clone(), leading, others, servers }
     }
 
     pub(super) fn subscribe(&self) -> watch::Receiver<Snapshot> {
@@ -229,6 +234,8 @@ mod tests {
         for (index, want) in [(1, guess.clone()), (2, None), (3, None), (4, guess)] {
             assert_eq!(leading(index), want, "{index}");
         }
+        let others = |index| shared.guard(index).others.into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+        assert_eq!((others(3), others(2).len()), (vec!["eth1".to_owned()], 0));
         shared.set_lease(2, Some(lease(2)));
         let certain = Some(("eth2".to_owned(), true));
         for (index, want) in [(1, certain.clone()), (2, None), (3, certain.clone()), (4, certain)] {
