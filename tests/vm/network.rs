@@ -71,7 +71,7 @@ fn dhcp_servers_of_other_networks_cannot_take_the_conductor_away() {
     plan.cmdline = "ipa-http-request-timeout=3".to_owned();
     let bench = plan.boot(|vm| Ok(address.plug(route.plug(vm, 1), 2))).unwrap();
     let first = bench.heartbeat().unwrap();
-    bench.says("the route to 10.0.2.2/32 of DHCP server 192.0.2.1 is left out: it would take 10.0.2.2", 15).unwrap();
+    bench.says("the route to 10.0.2.2/32 of DHCP server 192.0.2.1 is left out: it would take", 15).unwrap();
     bench.says("192.0.2.77/24 from 192.0.2.1", 5).unwrap();
     bench
         .says("address 10.0.2.2 of DHCP server 192.0.2.1 is declined: it is the address of the conductor", 15)
