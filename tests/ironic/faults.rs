@@ -105,10 +105,11 @@ fn power_cycle(lab: &Lab) -> Result<()> {
     let disk = bench.disk("SYSTEM-1")?;
     disk.check_zero(0, 512).context("a half-written disk must not have a boot record")?;
     // The operator gives up on it and deploys anew.
+    node.order("deleted", &json!({}))?;
+    node.wait("available", LIMIT)?;
     let began = SystemTime::now();
-    let available = bench.available()?;
     bench.deploy("active", &Order { path, ..Order::raw(lab, "node-c.example.org") })?;
-    available.wait("active", LIMIT)?;
+    node.wait("active", LIMIT)?;
     bench.runs("node-c.example.org")?;
     ensure!(bench.ramdisk_journal(lab, began).is_ok(), "no logs of the second deployment");
     Ok(())

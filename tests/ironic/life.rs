@@ -22,7 +22,7 @@ pub(crate) const CASES: &[Case] = &[
     case("bios::inspection_fills_in_node_and_ports", inspection),
     case("bios::automated_cleaning_removes_what_was_on_the_disk", cleaning),
     case("bios::raw_image_is_deployed_and_boots_with_its_config_drive", deployment),
-    case("bios::rebuild_writes_the_image_again", rebuild),
+    case("bios::rebuild_writes_the_image_again_from_the_conductor", rebuild),
     case("bios::undeployed_node_is_cleaned", undeployment),
     case("bios::manual_cleaning_runs_the_ordered_steps", manual_cleaning),
     case("bios::failed_deployments_say_what_and_why", failures),
@@ -132,11 +132,20 @@ fn rebuild(lab: &Lab) -> Result<()> {
     // What the rebuild has to put right.
     bench.server.pull_plug();
     bench.use_disk(DISK)?;
-    bench.deploy("rebuild", &Order::qcow2(lab, "node-1b.example.org"))?;
-    node.wait_until("the rebuild's begin", LIMIT, |node| node["provision_state"] != "active")?;
-    node.wait("active", LIMIT)?;
+    // This time the conductor fetches the image, makes it a raw one and gives that to the agent.
+    let source = |source: &str| node.set(&[("/driver_info/image_download_source", json!(source))]);
+    source("local")?;
+    let rebuilt = bench.deploy("rebuild", &Order::qcow2(lab, "node-1b.example.org")).and_then(|()| {
+        node.wait_until("the rebuild's begin", LIMIT, |node| node["provision_state"] != "active")?;
+        node.wait("active", LIMIT)
+    });
+    source("http")?;
+    rebuilt?;
     bench.runs("node-1b.example.org")?;
-    bench.holds(DISK, &lab.images.raw)
+    bench.holds(DISK, &lab.images.raw)?;
+    let path = format!("/agent_images/{}", node.uuid);
+    ensure!(!lab.files.requests_for(&path).is_empty(), "the agent did not get the image from the conductor");
+    Ok(())
 }
 
 fn undeployment(lab: &Lab) -> Result<()> {
