@@ -23,7 +23,7 @@ pub(crate) const CASES: &[Case] = &[
     case("uefi::rescued_node_comes_back_as_it_was", rescue),
     case("uefi::serviced_node_comes_back_as_it_was", service),
     case("uefi::fast_track_inspects_cleans_and_deploys_on_one_boot", fast_track),
-    case("uefi::node_is_cleaned_and_deployed_by_redfish_too", by_redfish),
+    case("uefi::node_is_deployed_by_redfish_too", by_redfish),
 ];
 
 const ROOT: &str = "ROOT-2";
@@ -134,12 +134,7 @@ fn by_redfish(lab: &Lab) -> Result<()> {
 }
 
 fn redfish_life(lab: &Lab, bench: &Bench, node: &Node) -> Result<()> {
-    bench.use_disk(ROOT)?;
-    bench.is_cleaned(true)?;
-    node.order("provide", &json!({}))?;
-    let shown = node.wait("available", LIMIT)?;
-    ensure!(shown["last_error"].is_null(), "{}", shown["last_error"]);
-    bench.is_blank(ROOT)?;
+    bench.available()?;
     bench.deploy("active", &order(lab, "node-4.example.org"))?;
     let shown = node.wait("active", LIMIT)?;
     ensure!(shown["power_interface"] == "redfish" && shown["management_interface"] == "redfish", "{shown}");

@@ -1,4 +1,4 @@
-//! Trouble between Ironic and the agents, most of it on both machines at once.
+//! Trouble between Ironic and the agents.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,14 +12,19 @@ use crate::bench::{Bench, LIMIT, Order};
 use crate::harness::{Case, Needs};
 use crate::inside::Lab;
 
-const fn case(name: &'static str, run: fn(&Lab) -> Result<()>) -> Case {
-    Case { name, needs: Needs::Everything, run }
-}
-
 /// The cases.
 pub(crate) const CASES: &[Case] = &[
-    case("both::restarted_conductor_and_refused_heartbeats_do_not_stop_a_deployment", restarted_conductor),
-    case("both::machine_that_lost_power_while_written_to_does_not_boot_and_is_deployed_again", power_cycle),
+    Case {
+        name: "uefi::machine_that_lost_power_while_written_to_does_not_boot_and_is_deployed_again",
+        needs: Needs::Uefi,
+        run: power_cycle,
+    },
+    // The restart would fail whatever else Ironic is doing.
+    Case {
+        name: "both::restarted_conductor_and_refused_heartbeats_do_not_stop_a_deployment",
+        needs: Needs::Everything,
+        run: restarted_conductor,
+    },
 ];
 
 /// Bytes a second of a download that shall last.
@@ -95,20 +100,23 @@ fn restarted_conductor(lab: &Lab) -> Result<()> {
 }
 
 fn power_cycle(lab: &Lab) -> Result<()> {
-    let bench = lab.bios();
+    let bench = lab.uefi();
     let node = bench.available()?;
     let path = "/cycle.raw";
     bench.deploy("active", &slow_order(lab, bench, path))?;
     downloading(lab, &node, path)?;
     bench.server.pull_plug();
     lab.files.clear_faults(path);
-    let disk = bench.disk("SYSTEM-1")?;
+    let disk = bench.disk("ROOT-2")?;
     disk.check_zero(0, 512).context("a half-written disk must not have a boot record")?;
     // The operator gives up on it and deploys anew.
     node.order("deleted", &json!({}))?;
     node.wait("available", LIMIT)?;
     let began = SystemTime::now();
-    bench.deploy("active", &Order { path, ..Order::raw(lab, "node-c.example.org") })?;
+    bench.deploy(
+        "active",
+        &Order { path, hints: json!({"serial": "ROOT-2"}), ..Order::raw(lab, "node-c.example.org") },
+    )?;
     node.wait("active", LIMIT)?;
     bench.runs("node-c.example.org")?;
     ensure!(bench.ramdisk_journal(lab, began).is_ok(), "no logs of the second deployment");
