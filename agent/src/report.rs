@@ -56,7 +56,7 @@ pub fn inventory(
     Ok(if as_json { serde_json::to_string_pretty(&inventory)? + "\n" } else { table(&inventory) })
 }
 
-/// Writes a capture of this machine ([`capture`]) as a gzip-compressed tar archive and returns its number of entries.
+/// Writes a capture of this machine ([`capture::capture`]) as a gzip-compressed tar archive and returns its number of entries.
 ///
 /// # Errors
 /// The machine cannot be read or the archive not be written.
