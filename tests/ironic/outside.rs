@@ -20,7 +20,8 @@ use crate::inside::{self, Images};
 use crate::programs;
 
 /// What is called, and the Debian package that has it.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
+    ("setpriv", "util-linux"),
     ("unshare", "util-linux"),
     ("ip", "iproute2"),
     ("dnsmasq", "dnsmasq-base"),
@@ -72,9 +73,11 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode> {
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// `program` in namespaces of its own.
+/// `program` in namespaces of its own, which end with this program however that ends: `unshare` passes its own death on,
+/// but no signal.
 fn namespaces(program: &Path) -> Command {
-    let mut command = Command::new("unshare");
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--", "unshare"]);
     if !geteuid().is_root() {
         command.args(["--user", "--map-root-user"]);
     }
