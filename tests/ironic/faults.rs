@@ -11,6 +11,7 @@ use crate::api::Node;
 use crate::bench::{Bench, LIMIT, Order};
 use crate::harness::{Case, Needs};
 use crate::inside::Lab;
+use crate::life;
 
 /// The cases.
 pub(crate) const CASES: &[Case] = &[
@@ -108,7 +109,7 @@ fn power_cycle(lab: &Lab) -> Result<()> {
     bench.server.pull_plug();
     lab.files.clear_faults(path);
     let disk = bench.disk("ROOT-2")?;
-    disk.check_zero(0, 512).context("a half-written disk must not have a boot record")?;
+    disk.check_zero(0, life::TABLE_BYTES).context("a half-written disk must have neither boot record nor table")?;
     // The operator gives up on it and deploys anew.
     node.order("deleted", &json!({}))?;
     node.wait("available", LIMIT)?;

@@ -110,17 +110,18 @@ fn deployment(lab: &Lab) -> Result<()> {
     ensure!(disk_id.as_str().is_some_and(|id| !id.is_empty()), "no root UUID in {}", shown["driver_internal_info"]);
     bench.runs("node-1.example.org")?;
     bench.holds(DISK, &lab.images.raw)?;
-    bench.called(lab, began, &deployment_calls(false))?;
+    bench.called(lab, began, &deployment_calls(false, false))?;
     let journal = bench.ramdisk_journal(lab, began)?;
     ensure!(journal.contains("write_image"), "the agent's log tells nothing of the step: {journal}");
     Ok(())
 }
 
-/// The calls of a deployment of a whole-disk image.
-pub(crate) fn deployment_calls(uefi: bool) -> String {
+/// The calls of a deployment of a whole-disk image. Without hints the agent asks whether there are any by now.
+pub(crate) fn deployment_calls(uefi: bool, hinted: bool) -> String {
+    let lookup = if hinted { "" } else { "a.lookup-again " };
     let boot_loader = if uefi { "c.image.install_bootloader (c.commands |a.heartbeat )+ " } else { "" };
     format!(
-        "{BOOT} c.deploy.get_deploy_steps c.commands c.deploy.execute_deploy_step a.lookup-again? \
+        "{BOOT} c.deploy.get_deploy_steps c.commands c.deploy.execute_deploy_step {lookup}\
          (a.heartbeat+ c.commands )+ c.standby.get_partition_uuids a.heartbeat* {boot_loader} c.log.collect_system_logs \
          a.heartbeat? c.standby.power_off a.heartbeat?"
     )
@@ -199,6 +200,9 @@ fn crash(lab: &Lab) -> Result<()> {
     node.end_maintenance()
 }
 
+/// Boot record, GPT header and entries.
+pub(crate) const TABLE_BYTES: u64 = 34 * 512;
+
 fn failures(lab: &Lab) -> Result<()> {
     let bench = lab.bios();
     let mut wrong = lab.images.raw.clone();
@@ -225,6 +229,7 @@ fn failures(lab: &Lab) -> Result<()> {
         for word in words {
             ensure!(error.contains(word), "{case}: no {word:?} in {error:?}");
         }
+        bench.disk(DISK)?.check_zero(0, TABLE_BYTES).with_context(|| format!("{case}: the disk may boot"))?;
         let journal = bench.ramdisk_journal(lab, began).with_context(|| case.to_owned())?;
         ensure!(journal.contains("write_image"), "{case}: the agent's log tells nothing of the step: {journal}");
     }
