@@ -81,25 +81,11 @@ fn kernel_route(interface: u32, metric: u32, lease: &Lease, route: Route) -> fer
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
 
     fn lease(prefix: u8, routes: Vec<Route>) -> Lease {
-        Lease {
-            address: Ipv4Addr::new(10, 0, 2, 15),
-            prefix,
-            server: Ipv4Addr::new(10, 0, 2, 2),
-            routes,
-            dns: Vec::new(),
-            search: Vec::new(),
-            hostname: None,
-            ntp: Vec::new(),
-            mtu: None,
-            lifetime: Duration::from_secs(60),
-            renew_after: Duration::from_secs(30),
-            rebind_after: Duration::from_secs(50),
-        }
+        Lease { routes, ..Lease::plain(Ipv4Addr::new(10, 0, 2, 15), prefix, Ipv4Addr::new(10, 0, 2, 2)) }
     }
 
     #[test]

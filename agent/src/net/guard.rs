@@ -128,7 +128,6 @@ fn best(lease: &Lease, address: Ipv4Addr) -> Option<Route> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
 
@@ -146,18 +145,9 @@ mod tests {
     fn lease(address: &str, server: &str, routes: &[&str]) -> Lease {
         let (address, prefix) = address.split_once('/').unwrap();
         Lease {
-            address: ip(address),
-            prefix: prefix.parse().unwrap(),
-            server: ip(server),
             routes: routes.iter().map(|text| route(text)).collect(),
             dns: vec![ip("10.0.2.3")],
-            search: Vec::new(),
-            hostname: None,
-            ntp: Vec::new(),
-            mtu: None,
-            lifetime: Duration::from_secs(60),
-            renew_after: Duration::from_secs(30),
-            rebind_after: Duration::from_secs(50),
+            ..Lease::plain(ip(address), prefix.parse().unwrap(), ip(server))
         }
     }
 

@@ -158,24 +158,13 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
 
     fn lease(third: u8) -> Lease {
         Lease {
-            address: Ipv4Addr::new(10, 0, third, 15),
-            prefix: 24,
-            server: Ipv4Addr::new(10, 0, third, 1),
-            routes: Vec::new(),
             dns: vec![Ipv4Addr::new(10, 0, third, 53)],
-            search: Vec::new(),
-            hostname: None,
-            ntp: Vec::new(),
-            mtu: None,
-            lifetime: Duration::from_secs(60),
-            renew_after: Duration::from_secs(30),
-            rebind_after: Duration::from_secs(50),
+            ..Lease::plain(Ipv4Addr::new(10, 0, third, 15), 24, Ipv4Addr::new(10, 0, third, 1))
         }
     }
 

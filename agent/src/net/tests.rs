@@ -8,18 +8,8 @@ const OTHER: MacAddress = MacAddress([2, 0, 0, 0, 0, 2]);
 
 fn lease(last: u8) -> Lease {
     Lease {
-        address: Ipv4Addr::new(10, 0, 0, last),
-        prefix: 24,
-        server: Ipv4Addr::new(10, 0, 0, 1),
-        routes: Vec::new(),
-        dns: Vec::new(),
-        search: Vec::new(),
-        hostname: None,
         ntp: vec![Ipv4Addr::new(10, 0, 0, last)],
-        mtu: None,
-        lifetime: Duration::from_secs(60),
-        renew_after: Duration::from_secs(30),
-        rebind_after: Duration::from_secs(50),
+        ..Lease::plain(Ipv4Addr::new(10, 0, 0, last), 24, Ipv4Addr::new(10, 0, 0, 1))
     }
 }
 

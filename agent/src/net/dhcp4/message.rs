@@ -74,6 +74,27 @@ pub struct Lease {
     pub rebind_after: Duration,
 }
 
+#[cfg(test)]
+impl Lease {
+    /// A lease of a minute with nothing but an address, for tests.
+    pub(crate) fn plain(address: Ipv4Addr, prefix: u8, server: Ipv4Addr) -> Self {
+        Self {
+            address,
+            prefix,
+            server,
+            routes: Vec::new(),
+            dns: Vec::new(),
+            search: Vec::new(),
+            hostname: None,
+            ntp: Vec::new(),
+            mtu: None,
+            lifetime: Duration::from_secs(60),
+            renew_after: Duration::from_secs(30),
+            rebind_after: Duration::from_secs(50),
+        }
+    }
+}
+
 /// What a message of a server says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
