@@ -81,7 +81,6 @@ fn kernel_route(interface: u32, metric: u32, lease: &Lease, route: Route) -> fer
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn lease(prefix: u8, routes: Vec<Route>) -> Lease {

@@ -128,7 +128,6 @@ fn best(lease: &Lease, address: Ipv4Addr) -> Option<Route> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn ip(text: &str) -> Ipv4Addr {

@@ -158,7 +158,6 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     fn lease(third: u8) -> Lease {
