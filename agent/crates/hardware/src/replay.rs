@@ -59,6 +59,9 @@ pub struct NicRecord {
     /// Fastest link mode, Mbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_speed_mbps: Option<u64>,
+    /// Version of the firmware.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
     /// First IPv4 address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ipv4: Option<Ipv4Addr>,
@@ -73,6 +76,7 @@ impl NicRecord {
         Self {
             permanent: facts.permanent_address.as_deref().map(with_colons),
             max_speed_mbps: facts.max_speed_mbps,
+            firmware: facts.firmware.clone(),
             ipv4: facts.ipv4,
             ipv6: facts.ipv6,
         }
@@ -98,6 +102,7 @@ impl NicRecord {
         NicFacts {
             permanent_address: self.permanent.as_ref().and_then(bytes),
             max_speed_mbps: self.max_speed_mbps,
+            firmware: self.firmware.clone(),
             ipv4: self.ipv4,
             ipv6: self.ipv6,
         }

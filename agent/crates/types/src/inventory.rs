@@ -58,6 +58,34 @@ pub struct NetworkInterface {
     pub pci_address: Option<String>,
     /// Kernel driver.
     pub driver: Option<String>,
+    /// Version of its firmware, as the driver writes it. Not known to the reference agent; absent when unknown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub firmware: Option<String>,
+    /// Names that udev would give it. Not known to the reference agent; absent when there are none.
+    #[serde(default, skip_serializing_if = "PredictableNames::is_empty")]
+    pub predictable_names: PredictableNames,
+}
+
+/// Names of a network interface by the policies of systemd's `net_id` (`systemd.net-naming-scheme(7)`): the deployed
+/// system takes the first there is, in this order. The one by address is `enx` and the digits of the address.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PredictableNames {
+    /// By the number that firmware gives an onboard device, `eno1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onboard: Option<String>,
+    /// By the number of the hotplug slot, `ens3f0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<String>,
+    /// By the place on the PCI bus, `enp24s0f1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+}
+
+impl PredictableNames {
+    /// Whether there is no name.
+    pub const fn is_empty(&self) -> bool {
+        self.onboard.is_none() && self.slot.is_none() && self.path.is_none()
+    }
 }
 
 /// Processors (hardware section 2.2).

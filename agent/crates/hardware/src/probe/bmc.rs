@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ferric_sys::Root;
 use ferric_sys::ioctl::ipmi::{IpmiDevice, IpmiError};
+use ferric_sys::{Root, attr};
 use ipmi_rs_core::connection::{Channel, IpmiCommand, Message};
 use ipmi_rs_core::transport::{GetLanConfigParameters, Ipv6Ipv4Enables, LanConfigParameter, LanConfigParameterData};
 use serde::{Deserialize, Serialize};
@@ -25,12 +25,21 @@ const ACTIVE: u8 = 0;
 const STATIC: u8 = 0;
 /// Addresses of one kind that a BMC is believed to have at most, whatever it claims.
 const MAX_V6_ADDRESSES: u8 = 16;
-/// How long a BMC may take for one answer. A dead one is asked once.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a BMC may take for all of its answers together. A dead one, and one that thinks for long over every
+/// question, must not hold up an inspection.
+const LIMIT: Duration = Duration::from_secs(3);
+/// The same for a capture, which nobody waits for.
+const CAPTURE_LIMIT: Duration = Duration::from_secs(30);
 
-/// The IPMI device node, if the machine has one: `/dev/ipmi0`, `/dev/ipmi/0` or `/dev/ipmidev/0`.
+/// The first IPMI device node, if the machine has one: `/dev/ipmi0`, `/dev/ipmi/0` or `/dev/ipmidev/0`, or one with a
+/// higher number.
 pub fn device(root: &Root) -> Option<PathBuf> {
-    ["dev/ipmi0", "dev/ipmi/0", "dev/ipmidev/0"].into_iter().map(|name| root.path(name)).find(|path| path.exists())
+    ["dev/ipmi", "dev/ipmi/", "dev/ipmidev/"].into_iter().find_map(|prefix| {
+        let (folder, stem) = prefix.rsplit_once('/')?;
+        let number = |name: String| name.strip_prefix(stem)?.parse::<u32>().ok();
+        let first = attr::list(&root.path(folder)).into_iter().filter_map(number).min()?;
+        Some(root.path(format!("{prefix}{first}")))
+    })
 }
 
 /// One request and its answer, in hex: network function, command and data; completion code and data.
@@ -45,14 +54,17 @@ pub struct Exchange {
 /// All that the BMC is asked for its addresses, and its answers, in which IP addresses are replaced; `None` without an
 /// IPMI device or when it does not answer.
 pub fn record(root: &Root) -> Option<Vec<Exchange>> {
-    let mut device = IpmiDevice::open(&device(root)?, ANSWER_TIMEOUT).ok()?;
+    let mut device = IpmiDevice::open(&device(root)?, CAPTURE_LIMIT).ok()?;
     let mut exchanges = Vec::new();
-    let read = read(&mut |netfn, cmd, data| {
-        let answer = device.request(netfn, cmd, data)?;
-        let shown = without_ip(data, &answer);
-        exchanges.push(Exchange { request: hex(&[&[netfn, cmd], data].concat()), answer: hex(&shown) });
-        Ok(answer)
-    });
+    let read = ask(
+        &mut |netfn, cmd, data| {
+            let answer = device.request(netfn, cmd, data)?;
+            let shown = without_ip(data, &answer);
+            exchanges.push(Exchange { request: hex(&[&[netfn, cmd], data].concat()), answer: hex(&shown) });
+            Ok(answer)
+        },
+        &mut BmcAddresses::default(),
+    );
     read.is_ok().then_some(exchanges)
 }
 
@@ -76,16 +88,18 @@ fn without_ip(request: &[u8], answer: &[u8]) -> Vec<u8> {
 /// The answers of a captured tree; a question that was not asked then is refused as an invalid field.
 fn replayed(root: &Root) -> Option<BmcAddresses> {
     let exchanges: Vec<Exchange> = serde_json::from_slice(&std::fs::read(root.path(replay::IPMI)).ok()?).ok()?;
-    read(&mut |netfn, cmd, data| {
+    let mut found = BmcAddresses::default();
+    let answer = |netfn, cmd, data: &[u8]| {
         let asked = hex(&[&[netfn, cmd], data].concat());
         let found = exchanges.iter().find(|exchange| exchange.request == asked);
         Ok(found.map_or_else(|| vec![0xcc], |exchange| bytes_of(&exchange.answer)))
-    })
-    .ok()
+    };
+    ask(&mut { answer }, &mut found).ok()?;
+    Some(found)
 }
 
-/// Addresses of the machine's BMC; all unknown, at once, without an IPMI device, and after one time limit when the
-/// BMC does not answer.
+/// Addresses of the machine's BMC: all unknown, at once, without an IPMI device. A BMC that does not answer, or answers
+/// too slowly, costs three seconds, and what it has said until then counts.
 pub fn addresses(root: &Root) -> BmcAddresses {
     if !root.is_host()
         && let Some(found) = replayed(root)
@@ -93,66 +107,64 @@ pub fn addresses(root: &Root) -> BmcAddresses {
         return found;
     }
     let Some(path) = device(root) else { return BmcAddresses::default() };
-    let found = IpmiDevice::open(&path, ANSWER_TIMEOUT)
-        .and_then(|mut device| read(&mut |netfn, cmd, data| device.request(netfn, cmd, data)));
-    found.unwrap_or_else(|error| {
-        tracing::warn!(reason = ferric_types::error::chain(&error), "no address of the BMC");
-        BmcAddresses::default()
-    })
+    let mut found = BmcAddresses::default();
+    let asked = IpmiDevice::open(&path, LIMIT)
+        .and_then(|mut device| ask(&mut |netfn, cmd, data| device.request(netfn, cmd, data), &mut found));
+    if let Err(error) = asked {
+        let reason = ferric_types::error::chain(&error);
+        tracing::warn!(reason, ?found, "the BMC has not told all of its addresses");
+    }
+    found
 }
 
 /// How a request reaches the BMC: network function, command and data in; completion code and data out.
 type Transport<'a> = dyn FnMut(u8, u8, &[u8]) -> Result<Vec<u8>, IpmiError> + 'a;
 
-/// What one channel says of itself.
-#[derive(Debug, Default, Clone, Copy)]
-struct LanChannel {
-    v4: Option<Ipv4Addr>,
-    v6: Option<Ipv6Addr>,
-    mac: Option<[u8; 6]>,
-}
-
-/// Asks every channel. A channel that is no LAN channel answers with an error code and counts as having no address.
-fn read(transport: &mut Transport<'_>) -> Result<BmcAddresses, IpmiError> {
+/// Asks every channel; one that is no LAN channel answers with an error code and counts as having no address. `found`
+/// is filled while the answers come, so that something is known when they stop coming: IPv4 first, which is what most
+/// conductors know a BMC by. A placeholder is given when all channels have been asked in vain.
+fn ask(transport: &mut Transport<'_>, found: &mut BmcAddresses) -> Result<(), IpmiError> {
     let mut channels = Vec::new();
-    for number in 1..=11 {
-        let Some(channel) = Channel::new(number) else { continue };
-        channels.push(lan_channel(transport, channel)?);
+    for channel in (1..=11).filter_map(Channel::new) {
+        // A channel without an IPv4 parameter is no LAN channel: nothing else need be asked of it.
+        let Some(ip) = parameter(transport, channel, LanConfigParameter::IpAddress, 0)? else { continue };
+        let v4 = match ip {
+            LanConfigParameterData::IpAddress(address) => Ipv4Addr::from(address.0),
+            _ => Ipv4Addr::UNSPECIFIED,
+        };
+        if !v4.is_unspecified() {
+            found.v4.get_or_insert_with(|| v4.to_string());
+        }
+        channels.push((channel, !v4.is_unspecified()));
     }
-    let v4 = channels.iter().find_map(|channel| channel.v4.filter(|address| !address.is_unspecified()));
-    let v6 = channels.iter().find_map(|channel| channel.v6);
-    Ok(BmcAddresses {
-        v4: Some(v4.map_or_else(|| NO_V4.to_owned(), |address| address.to_string())),
-        v6: Some(v6.map_or_else(|| NO_V6.to_owned(), |address| address.to_string())),
-        mac: channels.iter().find_map(configured_mac),
+    found.v4.get_or_insert_with(|| NO_V4.to_owned());
+    for (channel, has_v4) in channels {
+        if has_v4 && found.mac.is_none() {
+            found.mac = mac(transport, channel)?;
+        }
+        if found.v6.is_some() && (has_v4 || found.mac.is_some()) {
+            continue;
+        }
+        let Some(v6) = v6_address(transport, channel)? else { continue };
+        let text = v6.to_string();
+        let global = !text.starts_with("::") && !text.starts_with("fe80");
+        found.v6.get_or_insert(text);
+        if !has_v4 && global && found.mac.is_none() {
+            found.mac = mac(transport, channel)?;
+        }
+    }
+    found.v6.get_or_insert_with(|| NO_V6.to_owned());
+    Ok(())
+}
+
+/// MAC of a channel; `None` for one that is no address.
+fn mac(transport: &mut Transport<'_>, channel: Channel) -> Result<Option<String>, IpmiError> {
+    Ok(match parameter(transport, channel, LanConfigParameter::MacAddress, 0)? {
+        Some(LanConfigParameterData::MacAddress(mac)) if mac.0 != [0; 6] && mac.0 != [0xff; 6] => {
+            Some(ferric_types::MacAddress(mac.0).to_string())
+        }
+        _ => None,
     })
-}
-
-/// MAC of a channel that is in use: it has an IPv4 address, or a global IPv6 one.
-fn configured_mac(channel: &LanChannel) -> Option<String> {
-    let global_v6 = channel.v6.is_some_and(|address| {
-        let text = address.to_string();
-        !text.starts_with("::") && !text.starts_with("fe80")
-    });
-    let in_use = channel.v4.is_some_and(|address| !address.is_unspecified()) || global_v6;
-    let mac = channel.mac.filter(|mac| in_use && *mac != [0; 6] && *mac != [0xff; 6])?;
-    Some(ferric_types::MacAddress(mac).to_string())
-}
-
-fn lan_channel(transport: &mut Transport<'_>, channel: Channel) -> Result<LanChannel, IpmiError> {
-    let mut lan = LanChannel::default();
-    // A channel without an IPv4 parameter is no LAN channel: nothing else need be asked of it.
-    let Some(ip) = parameter(transport, channel, LanConfigParameter::IpAddress, 0)? else { return Ok(lan) };
-    if let LanConfigParameterData::IpAddress(address) = ip {
-        lan.v4 = Some(Ipv4Addr::from(address.0));
-    }
-    if let Some(LanConfigParameterData::MacAddress(mac)) =
-        parameter(transport, channel, LanConfigParameter::MacAddress, 0)?
-    {
-        lan.mac = Some(mac.0);
-    }
-    lan.v6 = v6_address(transport, channel)?;
-    Ok(lan)
 }
 
 /// First IPv6 address in use, dynamic ones before static ones.
@@ -222,13 +234,28 @@ mod tests {
 
     /// Answers by channel, parameter and set selector; anything else is refused as an invalid field.
     fn bmc(parameters: &[Parameter]) -> BmcAddresses {
+        slow_bmc(parameters, u32::MAX).0
+    }
+
+    /// The same until so many questions were answered; and how many were asked.
+    fn slow_bmc(parameters: &[Parameter], answers: u32) -> (BmcAddresses, u32) {
         let table: BTreeMap<_, _> = parameters.iter().cloned().collect();
-        read(&mut |netfn, cmd, data| {
-            assert_eq!((netfn, cmd), (0x0c, 0x02));
-            let answer = table.get(&(data[0], data[1], data[2]));
-            Ok(answer.map_or_else(|| vec![0xcc], |data| [vec![0, 0x11], data.clone()].concat()))
-        })
-        .unwrap()
+        let (mut asked, mut found) = (0, BmcAddresses::default());
+        let result = ask(
+            &mut |netfn, cmd, data| {
+                assert_eq!((netfn, cmd), (0x0c, 0x02));
+                asked += 1;
+                if asked > answers {
+                    let source = std::io::ErrorKind::TimedOut.into();
+                    return Err(IpmiError::Io { path: "/dev/ipmi0".into(), netfn, cmd, source });
+                }
+                let answer = table.get(&(data[0], data[1], data[2]));
+                Ok(answer.map_or_else(|| vec![0xcc], |data| [vec![0, 0x11], data.clone()].concat()))
+            },
+            &mut found,
+        );
+        assert_eq!(result.is_err(), asked > answers);
+        (found, asked)
     }
 
     fn v6(selector: u8, source: u8, address: &str, status: u8) -> Vec<u8> {
@@ -304,23 +331,129 @@ mod tests {
     }
 
     #[test]
-    fn a_bmc_that_does_not_answer_is_asked_once() {
-        let mut asked = 0;
-        let result = read(&mut |netfn, cmd, _| {
+    fn the_mac_is_that_of_the_first_channel_in_use() {
+        let in_use = [
+            ((2, 3, 0), vec![0, 0, 0, 0]),
+            ((2, 5, 0), vec![2, 2, 2, 2, 2, 2]),
+            ((3, 3, 0), vec![192, 0, 2, 3]),
+            ((3, 5, 0), MAC.to_vec()),
+        ];
+        let v6_on_2 = [((2, 51, 0), vec![1]), ((2, 55, 0), vec![0, 1, 3]), ((2, 59, 0), v6(0, 1, "2001:db8::2", 0))];
+        let zero_on_3 = [((3, 5, 0), vec![0; 6]), ((4, 3, 0), vec![192, 0, 2, 4]), ((4, 5, 0), MAC.to_vec())];
+        let ones_on_3 = [((3, 5, 0), vec![0xff; 6])];
+        let cases: [(&[Parameter], Option<&str>, &str); 4] = [
+            (&[], Some("00:11:22:33:44:55"), "::/0"),
+            (&v6_on_2, Some("02:02:02:02:02:02"), "2001:db8::2"),
+            (&zero_on_3, Some("00:11:22:33:44:55"), "::/0"),
+            (&ones_on_3, None, "::/0"),
+        ];
+        for (extra, mac, v6) in cases {
+            let found = bmc(&[&in_use[..], extra].concat());
+            assert_eq!(found.v4.as_deref(), Some("192.0.2.3"));
+            assert_eq!((found.mac.as_deref(), found.v6.as_deref()), (mac, Some(v6)), "{extra:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_bmc_said_before_it_fell_silent_counts_and_it_is_not_asked_again() {
+        let parameters = [
+            ((1, 3, 0), vec![192, 0, 2, 100]),
+            ((1, 5, 0), MAC.to_vec()),
+            ((1, 51, 0), vec![2]),
+            ((1, 55, 0), vec![0, 1, 3]),
+            ((1, 59, 0), v6(0, 2, "2001:db8::7", 0)),
+        ];
+        let (mac, v6) = (Some("00:11:22:33:44:55"), Some("2001:db8::7"));
+        // (questions answered, what is known then)
+        for (answers, want) in [
+            (0, (None, None, None)),
+            (1, (Some("192.0.2.100"), None, None)),
+            (11, (Some("192.0.2.100"), None, None)),
+            (12, (Some("192.0.2.100"), mac, None)),
+            (14, (Some("192.0.2.100"), mac, None)),
+            (15, (Some("192.0.2.100"), mac, v6)),
+        ] {
+            let (found, asked) = slow_bmc(&parameters, answers);
+            assert_eq!((found.v4.as_deref(), found.mac.as_deref(), found.v6.as_deref()), want, "{answers}");
+            assert_eq!(asked, 15.min(answers + 1), "{answers}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_found_under_each_of_its_names() {
+        for (names, want) in [
+            (&["dev/ipmi0"][..], Some("dev/ipmi0")),
+            (&["dev/ipmi/0"], Some("dev/ipmi/0")),
+            (&["dev/ipmidev/0"], Some("dev/ipmidev/0")),
+            (&["dev/ipmi10", "dev/ipmi2"], Some("dev/ipmi2")),
+            (&["dev/ipmi-ssif", "dev/ipmitool", "dev/ipmb-0"], None),
+            (&[], None),
+        ] {
+            let tree = MachineTree::new().unwrap();
+            names.iter().for_each(|name| tree.file(name, "").unwrap());
+            assert_eq!(device(&tree.root()), want.map(|name| tree.path(name)), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_bmc_cannot_make_itself_be_asked_without_end() {
+        // Every parameter is there, every list is said to be full, no address is in use.
+        let mut asked = 0_u32;
+        let mut found = BmcAddresses::default();
+        let answer = |_, _, data: &[u8]| {
             asked += 1;
-            let source = std::io::ErrorKind::TimedOut.into();
-            Err(IpmiError::Io { path: "/dev/ipmi0".into(), netfn, cmd, source })
-        });
-        assert!(result.is_err());
-        assert_eq!(asked, 1);
+            let value = match data[1] {
+                51 => vec![2],
+                55 => vec![0xff, 0xff, 0xff],
+                56 | 59 => v6(data[2], 1, "2001:db8::1", 1),
+                _ => vec![0; 6],
+            };
+            Ok([vec![0, 0x11], value].concat())
+        };
+        ask(&mut { answer }, &mut found).unwrap();
+        assert_eq!((found.v4.as_deref(), found.v6.as_deref(), found.mac), (Some("0.0.0.0"), Some("::/0"), None));
+        assert!(asked <= 11 * (1 + 2 + 2 * u32::from(MAX_V6_ADDRESSES)), "{asked}");
     }
 
     proptest! {
         #[test]
         fn any_answer_is_survived(answers in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..24), 1..40)) {
-            let mut next = answers.iter().cycle();
-            let found = read(&mut |_, _, _| Ok(next.next().cloned().unwrap_or_default()));
-            prop_assert!(found.is_ok());
+            let (mut next, mut asked) = (answers.iter().cycle(), 0_u32);
+            let mut found = BmcAddresses::default();
+            let result = ask(&mut |_, _, _| { asked += 1; Ok(next.next().cloned().unwrap_or_default()) }, &mut found);
+            prop_assert!(result.is_ok() && asked <= 11 * 36);
+            // Whatever was said, the inventory's texts are addresses.
+            prop_assert!(found.v4.unwrap().parse::<Ipv4Addr>().is_ok());
+            let v6 = found.v6.unwrap();
+            prop_assert!(v6 == NO_V6 || v6.parse::<Ipv6Addr>().is_ok());
+            prop_assert!(found.mac.is_none_or(|mac| mac.parse::<ferric_types::MacAddress>().is_ok()));
+        }
+
+        #[test]
+        fn a_good_answer_that_is_damaged_is_survived(
+            damage in proptest::collection::vec((0_usize..24, any::<u8>()), 0..6), cut in 0_usize..24,
+        ) {
+            let mut found = BmcAddresses::default();
+            let answer = |_, _, data: &[u8]| {
+                let value = match data[1] {
+                    3 => vec![192, 0, 2, 100],
+                    51 => vec![2],
+                    55 => vec![16, 16, 3],
+                    56 => v6(data[2], 0x80, "2001:db8::5", 0),
+                    59 => v6(data[2], 2, "2001:db8::7", 0),
+                    _ => MAC.to_vec(),
+                };
+                let mut answer = [vec![0, 0x11], value].concat();
+                for (place, byte) in &damage {
+                    if let Some(at) = answer.get_mut(*place) {
+                        *at = *byte;
+                    }
+                }
+                answer.truncate(cut);
+                Ok(answer)
+            };
+            let result = ask(&mut { answer }, &mut found);
+            prop_assert!(result.is_ok());
         }
     }
 }

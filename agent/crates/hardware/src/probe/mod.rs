@@ -3,8 +3,10 @@
 pub mod bmc;
 pub mod cpu;
 pub mod disks;
+pub mod infiniband;
 pub mod lldp;
 pub mod memory;
+pub mod naming;
 pub mod nics;
 pub mod numa;
 pub mod pci;

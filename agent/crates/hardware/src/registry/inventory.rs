@@ -1,6 +1,8 @@
 //! What the managers together say of the machine.
 
 use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::Instant;
 
 use ferric_types::Inventory;
 use ferric_types::error::chain;
@@ -59,13 +61,22 @@ impl Registry {
         Ok(interfaces)
     }
 
-    /// Addresses of the BMC, asked once: it is slow, and it does not move. Not asked at all when the conductor said so.
+    /// Addresses of the BMC, asked until it has answered: it is slow, and it does not move. Whoever comes while it is
+    /// being asked gets the same answer, even if that is none. Not asked at all when the conductor said so.
     pub fn bmc(&self, machine: &Machine, settings: &Settings) -> BmcAddresses {
         if settings.skip_bmc_detect {
             return BmcAddresses::default();
         }
-        let ask = || or_default("the BMC", self.probe("the BMC", |probes| probes.bmc, machine, settings));
-        self.bmc.get_or_init(ask).clone()
+        let came = Instant::now();
+        let mut known = self.bmc.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((when, found)) = known.as_ref()
+            && (*when >= came || (found.v4.is_some() && found.v6.is_some()))
+        {
+            return found.clone();
+        }
+        let found = or_default("the BMC", self.probe("the BMC", |probes| probes.bmc, machine, settings));
+        *known = Some((Instant::now(), found.clone()));
+        found
     }
 
     /// LLDP frames of these interfaces; waits for them ([`Settings::lldp_timeout`]).

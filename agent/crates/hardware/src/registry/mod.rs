@@ -3,7 +3,7 @@
 mod inventory;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::OnceLock;
+use std::sync::Mutex;
 use std::time::Instant;
 
 use ferric_types::error::{CommandError, ErrorClass};
@@ -27,7 +27,8 @@ struct Entry {
 #[derive(Debug)]
 pub struct Registry {
     entries: Vec<Entry>,
-    bmc: OnceLock<BmcAddresses>,
+    /// What the BMC said, and when. Locked while it is asked.
+    bmc: Mutex<Option<(Instant, BmcAddresses)>>,
     began: Instant,
 }
 
@@ -53,7 +54,7 @@ impl Registry {
         for entry in &entries {
             tracing::info!(manager = entry.manager.name(), support = ?entry.support, "hardware manager in use");
         }
-        Ok(Self { entries, bmc: OnceLock::new(), began: Instant::now() })
+        Ok(Self { entries, bmc: Mutex::new(None), began: Instant::now() })
     }
 
     /// When this was made: about when the machine's drivers were asked for.

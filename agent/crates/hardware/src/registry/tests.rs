@@ -210,3 +210,72 @@ fn a_step_that_nobody_takes_is_not_found() {
         assert_eq!((error.class, error.details.as_str()), (ErrorClass::HardwareManagerMethodNotFound, want));
     }
 }
+
+/// Counts how often it was asked, takes its time, and knows IPv4 from the second time on and everything from the third.
+fn slow_bmc() -> (&'static std::sync::atomic::AtomicU32, Registry) {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    const PROBES: Probes = Probes {
+        bmc: Some(|_, _| {
+            let times = ASKED.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            let known = |from: u32, text: &str| (times >= from).then(|| text.to_owned());
+            Ok(BmcAddresses { v4: known(1, "192.0.2.100"), v6: known(2, "::/0"), mac: None })
+        }),
+        ..Probes::NONE
+    };
+    #[derive(Debug)]
+    struct Slow;
+    impl HardwareManager for Slow {
+        fn name(&self) -> &'static str {
+            "slow"
+        }
+        fn class_name(&self) -> &'static str {
+            "Slow"
+        }
+        fn version(&self) -> &'static str {
+            "1"
+        }
+        fn support(&self, _machine: &Machine) -> HardwareSupport {
+            HardwareSupport::Generic
+        }
+        fn initialize(&self, _machine: &Machine) -> Result<(), HardwareError> {
+            Ok(())
+        }
+        fn steps(&self) -> &'static [Step] {
+            &[]
+        }
+        fn probes(&self) -> &'static Probes {
+            const { &PROBES }
+        }
+    }
+    (&ASKED, Registry::new(&[&Slow], &machine()).unwrap())
+}
+
+#[test]
+fn a_bmc_is_asked_once_for_all_that_wait_until_it_has_answered_and_never_when_it_is_to_be_left_alone() {
+    let (asked, registry) = slow_bmc();
+    let count = || asked.load(std::sync::atomic::Ordering::SeqCst);
+    let settings = Settings::default();
+    let left_alone = Settings { skip_bmc_detect: true, ..Settings::default() };
+    assert_eq!(registry.bmc(&machine(), &left_alone), BmcAddresses::default());
+    assert_eq!(count(), 0);
+
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| assert_eq!(registry.bmc(&machine(), &settings), BmcAddresses::default()));
+        }
+    });
+    assert_eq!(count(), 1, "all five wait for one answer");
+    assert!(begun.elapsed().as_millis() < 600, "{:?}", begun.elapsed());
+
+    // (what is known of IPv4 and IPv6, how often it was asked by then)
+    for want in
+        [(Some("192.0.2.100"), None, 2), (Some("192.0.2.100"), Some("::/0"), 3), (Some("192.0.2.100"), Some("::/0"), 3)]
+    {
+        let found = registry.bmc(&machine(), &settings);
+        assert_eq!((found.v4.as_deref(), found.v6.as_deref(), count()), want);
+    }
+    assert_eq!(registry.bmc(&machine(), &left_alone), BmcAddresses::default());
+}

@@ -105,18 +105,20 @@ pub struct IpmiDevice {
     file: File,
     path: PathBuf,
     next_id: c_long,
-    timeout: Duration,
+    deadline: Instant,
 }
 
 impl IpmiDevice {
-    /// Opens the device. A BMC that does not answer a request within `timeout` makes that request fail.
+    /// Opens the device for a conversation of `limit` in all, however many requests that is: from then on every request
+    /// fails, and one that is under way fails then. A BMC that answers slowly must not cost more than one that is dead.
     ///
     /// # Errors
     /// [`IpmiError::Open`].
-    pub fn open(path: &Path, timeout: Duration) -> Result<Self, IpmiError> {
+    pub fn open(path: &Path, limit: Duration) -> Result<Self, IpmiError> {
+        let deadline = Instant::now() + limit;
         let file = File::options().read(true).write(true).open(path);
         let file = file.map_err(|source| IpmiError::Open { path: path.to_owned(), source })?;
-        Ok(Self { file, path: path.to_owned(), next_id: 1, timeout })
+        Ok(Self { file, path: path.to_owned(), next_id: 1, deadline })
     }
 
     /// Sends a request to the BMC and waits for its answer: the completion code followed by the data.
@@ -130,10 +132,12 @@ impl IpmiDevice {
     fn exchange(&mut self, netfn: u8, cmd: u8, data: &[u8]) -> io::Result<Vec<u8>> {
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
+        if Instant::now() >= self.deadline {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
         self.send(id, netfn, cmd, data)?;
-        let deadline = Instant::now() + self.timeout;
         loop {
-            self.wait_readable(deadline)?;
+            self.wait_readable(self.deadline)?;
             // An answer to an earlier request that came too late, or an event, is not ours.
             if let Some(answer) = self.receive(id)? {
                 return Ok(answer);

@@ -1,5 +1,5 @@
-//! Facts of a network interface that sysfs does not show: permanent address and fastest link mode by ethtool ioctls
-//! (`linux/ethtool.h`), IP addresses by `getifaddrs`.
+//! Facts of a network interface that sysfs does not show: permanent address, fastest link mode and firmware by ethtool
+//! ioctls (`linux/ethtool.h`), IP addresses by `getifaddrs`.
 #![expect(unsafe_code, reason = "ioctls and getifaddrs")]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -11,12 +11,16 @@ use rustix::ioctl::{self, Opcode, Updater};
 use rustix::net::{AddressFamily, SocketType};
 
 const SIOCETHTOOL: Opcode = 0x8946;
+const ETHTOOL_GSET: u32 = 0x01;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GPERMADDR: u32 = 0x20;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 const NAME_BYTES: usize = 16;
 const ADDRESS_BYTES: usize = 32;
 /// Words of a link mode mask that `i8` can count.
 const MASK_WORDS: usize = 127;
+/// `ETHTOOL_FWVERS_LEN`.
+const VERSION_BYTES: usize = 32;
 
 /// What the kernel tells of an interface through sockets rather than files. Everything may be unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub struct NicFacts {
     pub permanent_address: Option<Vec<u8>>,
     /// Fastest link mode the hardware supports, Mbit/s.
     pub max_speed_mbps: Option<u64>,
+    /// Version of the card's firmware, as its driver writes it.
+    pub firmware: Option<String>,
     /// First IPv4 address.
     pub ipv4: Option<Ipv4Addr>,
     /// First IPv6 address.
@@ -47,7 +53,10 @@ pub fn facts(interface: &str) -> NicFacts {
     };
     if let Ok(socket) = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None) {
         facts.permanent_address = permanent_address(&socket, interface).ok().flatten();
-        facts.max_speed_mbps = max_speed_mbps(&socket, interface).ok().flatten();
+        // Kernels before 4.6 know the older question only.
+        facts.max_speed_mbps =
+            max_speed_mbps(&socket, interface).or_else(|_| old_speed_mbps(&socket, interface)).ok().flatten();
+        facts.firmware = firmware(&socket, interface).ok().flatten();
     }
     facts
 }
@@ -66,6 +75,25 @@ struct PermanentAddress {
     cmd: u32,
     size: u32,
     data: [u8; ADDRESS_BYTES],
+}
+
+/// `struct ethtool_cmd`.
+#[repr(C)]
+struct OldSettings {
+    cmd: u32,
+    supported: u32,
+    others: [u32; 9],
+}
+
+/// `struct ethtool_drvinfo`.
+#[repr(C)]
+struct DriverInfo {
+    cmd: u32,
+    driver: [u8; 32],
+    version: [u8; 32],
+    firmware: [u8; VERSION_BYTES],
+    others: [u8; 32 + 32 + 12],
+    counts: [u32; 5],
 }
 
 /// `struct ethtool_link_settings` with room for three masks of the greatest length.
@@ -91,6 +119,8 @@ struct LinkSettings {
 
 const _: () = assert!(size_of::<EthtoolRequest>() == 40);
 const _: () = assert!(size_of::<PermanentAddress>() == 8 + ADDRESS_BYTES);
+const _: () = assert!(size_of::<OldSettings>() == 44);
+const _: () = assert!(size_of::<DriverInfo>() == 196);
 const _: () = assert!(size_of::<LinkSettings>() == 48 + 12 * MASK_WORDS);
 
 fn ethtool<T>(socket: impl AsFd, interface: &str, command: &mut T) -> io::Result<()> {
@@ -104,7 +134,7 @@ fn ethtool<T>(socket: impl AsFd, interface: &str, command: &mut T) -> io::Result
     let data = std::ptr::from_mut(command).cast();
     let mut request = EthtoolRequest { name, data, padding: [0; 24 - size_of::<*mut c_void>()] };
     // SAFETY: `request` has the layout of struct ifreq, and its pointer leads to a command structure with room for
-    // everything the kernel stores for that command (both callers size their arrays to the protocol's maximum).
+    // everything the kernel stores for that command (all callers size their arrays to the protocol's maximum).
     unsafe { ioctl::ioctl(socket, Updater::<SIOCETHTOOL, EthtoolRequest>::new(&mut request)) }?;
     Ok(())
 }
@@ -148,6 +178,34 @@ fn max_speed_mbps(socket: impl AsFd, interface: &str) -> io::Result<Option<u64>>
     Ok(fastest(settings.masks.get(..words).unwrap_or_default()))
 }
 
+/// The same by `ETHTOOL_GSET`, whose mask has the first 32 modes.
+fn old_speed_mbps(socket: impl AsFd, interface: &str) -> io::Result<Option<u64>> {
+    let mut settings = OldSettings { cmd: ETHTOOL_GSET, supported: 0, others: [0; 9] };
+    ethtool(socket, interface, &mut settings)?;
+    Ok(fastest(&[settings.supported]))
+}
+
+/// What the driver says of the card's firmware; `None` when it says nothing.
+fn firmware(socket: impl AsFd, interface: &str) -> io::Result<Option<String>> {
+    let mut info = DriverInfo {
+        cmd: ETHTOOL_GDRVINFO,
+        driver: [0; 32],
+        version: [0; 32],
+        firmware: [0; VERSION_BYTES],
+        others: [0; 32 + 32 + 12],
+        counts: [0; 5],
+    };
+    ethtool(socket, interface, &mut info)?;
+    Ok(version(&info.firmware))
+}
+
+/// The text of a version field; some drivers fill it with blanks, some with `N/A`.
+fn version(field: &[u8]) -> Option<String> {
+    let text = field.split(|byte| *byte == 0).next().unwrap_or_default();
+    let text = String::from_utf8_lossy(text).trim().to_owned();
+    (!text.is_empty() && text != "N/A").then_some(text)
+}
+
 /// Speed of the fastest link mode in a mask, Mbit/s.
 fn fastest(supported: &[u32]) -> Option<u64> {
     let has = |bit: usize| supported.get(bit / 32).is_some_and(|word| word & (1 << (bit % 32)) != 0);
@@ -188,6 +246,10 @@ const LINK_MODES: &[(usize, usize, u64)] = &[
     (92, 92, 10),
     (93, 98, 800_000),
     (99, 102, 10),
+    (103, 108, 200_000),
+    (109, 114, 400_000),
+    (115, 120, 800_000),
+    (121, 124, 1_600_000),
 ];
 
 /// Addresses of an interface in the kernel's order.
@@ -245,7 +307,7 @@ mod tests {
     fn loopback_has_its_address_and_no_hardware() {
         let facts = facts("lo");
         assert_eq!(facts.ipv4, Some(Ipv4Addr::LOCALHOST));
-        assert_eq!((facts.permanent_address, facts.max_speed_mbps), (None, None));
+        assert_eq!((facts.permanent_address, facts.max_speed_mbps, facts.firmware), (None, None, None));
     }
 
     #[test]
@@ -256,19 +318,73 @@ mod tests {
 
     #[test]
     fn the_fastest_supported_mode_counts() {
-        let cases: [(&[u32], Option<u64>); 6] = [
-            (&[], None),
-            // Autonegotiation, twisted pair and pause only.
-            (&[0x20c0], None),
+        let mode = |bit: usize| {
+            let mut mask = vec![0; bit / 32 + 1];
+            mask[bit / 32] = 1 << (bit % 32);
+            mask
+        };
+        let cases: &[(Vec<u32>, Option<u64>)] = &[
+            (vec![], None),
+            // Autonegotiation, twisted pair and pause only; FEC and backplane.
+            (vec![0x20c0], None),
+            (vec![1 << 16, 3 << 17, 1 << 10], None),
             // What an e1000e says: 10 to 1000 Mbit/s, twisted pair, autonegotiation.
-            (&[0x2ef], Some(1_000)),
-            (&[0x2ef, 0x8000], Some(2_500)),
-            (&[1 << 12, 1 << 6], Some(100_000)),
-            (&[0, 0, 1 << 29], Some(800_000)),
+            (vec![0x2ef], Some(1_000)),
+            (vec![0x2ef, 0x8000], Some(2_500)),
+            (vec![0x2ef, 1 << 16], Some(5_000)),
+            (vec![1 << 12, 1 << 6], Some(100_000)),
+            (vec![1 << 6], None),
+            // Of each speed its first and last mode.
+            (mode(0), Some(10)),
+            (mode(3), Some(100)),
+            (mode(5), Some(1_000)),
+            (mode(17), Some(1_000)),
+            (mode(15), Some(2_500)),
+            (mode(47), Some(2_500)),
+            (mode(48), Some(5_000)),
+            (mode(12), Some(10_000)),
+            (mode(46), Some(10_000)),
+            (mode(22), Some(20_000)),
+            (mode(31), Some(25_000)),
+            (mode(33), Some(25_000)),
+            (mode(26), Some(40_000)),
+            (mode(34), Some(50_000)),
+            (mode(56), Some(50_000)),
+            (mode(30), Some(56_000)),
+            (mode(36), Some(100_000)),
+            (mode(79), Some(100_000)),
+            (mode(62), Some(200_000)),
+            (mode(108), Some(200_000)),
+            (mode(69), Some(400_000)),
+            (mode(114), Some(400_000)),
+            (mode(93), Some(800_000)),
+            (mode(120), Some(800_000)),
+            (mode(124), Some(1_600_000)),
+            (mode(125), None),
         ];
         for (mask, want) in cases {
-            assert_eq!(fastest(mask), want, "{mask:x?}");
+            assert_eq!(fastest(mask), *want, "{mask:x?}");
         }
+    }
+
+    #[test]
+    fn firmware_versions_are_texts_or_nothing() {
+        let field = |text: &[u8]| {
+            let mut field = [0; VERSION_BYTES];
+            field[..text.len()].copy_from_slice(text);
+            version(&field)
+        };
+        for (text, want) in [
+            (&b"9.20 0x8000d8c5 22.5.7"[..], Some("9.20 0x8000d8c5 22.5.7")),
+            (b"", None),
+            (b"N/A", None),
+            (b"   ", None),
+            (b"14.2\xff", Some("14.2\u{fffd}")),
+        ] {
+            assert_eq!(field(text).as_deref(), want, "{text:?}");
+        }
+        // A driver that fills the field leaves no room for its end.
+        assert_eq!(version(&[b'x'; VERSION_BYTES]).unwrap().len(), VERSION_BYTES);
     }
 
     #[test]
