@@ -2,7 +2,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::netlink::{KOBJECT_UEVENT, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recvfrom, socket_with, sockopt};
@@ -37,6 +39,11 @@ impl Uevent {
             .filter_map(|text| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())))
             .collect();
         Some(Self { action: action.to_owned(), device: device.to_owned(), variables })
+    }
+
+    /// Whether it is about a disk, a partition or another block device.
+    pub fn is_block(&self) -> bool {
+        self.get("SUBSYSTEM") == Some("block")
     }
 
     /// Value of a variable.
@@ -98,6 +105,56 @@ impl UeventSocket {
     }
 }
 
+impl UeventSocket {
+    /// Waits for the next message, but no longer than `limit`; `None` when there was none.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub fn receive_within(&self, limit: Duration) -> io::Result<Option<Received>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // A time too long for the kernel is as good as none.
+            let timeout = Timespec::try_from(left).ok();
+            match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
+                Ok(0) => return Ok(None),
+                Ok(_) => return self.receive().map(Some),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Waits until block devices have come, gone or changed, and then until nothing more has happened to any for `quiet`
+    /// (or, as they may never rest, for ten times as long). False when nothing happened within `limit`.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub fn block_change(&self, limit: Duration, quiet: Duration) -> io::Result<bool> {
+        let means_change = |received: &Received| match received {
+            Received::Event(event) => event.is_block(),
+            Received::Overrun => true,
+            Received::Other => false,
+        };
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.receive_within(deadline.saturating_duration_since(Instant::now()))? {
+                None => return Ok(false),
+                Some(received) if means_change(&received) => break,
+                Some(_) => {}
+            }
+        }
+        let end = Instant::now() + quiet * 10;
+        let mut rest = Instant::now() + quiet;
+        while let Some(received) = self.receive_within(rest.min(end).saturating_duration_since(Instant::now()))? {
+            if means_change(&received) {
+                rest = Instant::now() + quiet;
+            }
+        }
+        Ok(true)
+    }
+}
+
 impl AsFd for UeventSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -125,7 +182,33 @@ mod tests {
     }
 
     #[test]
-    fn the_socket_opens_without_privileges() {
-        assert!(UeventSocket::open().is_ok());
+    fn disks_and_partitions_are_told_from_other_devices() {
+        for (message, want) in [
+            (&b"add@/devices/x/block/sda\0SUBSYSTEM=block\0DEVTYPE=disk\0"[..], true),
+            (b"add@/devices/x/block/sda/sda1\0SUBSYSTEM=block\0DEVTYPE=partition\0", true),
+            (b"add@/devices/x/net/eth0\0SUBSYSTEM=net\0", false),
+            (b"add@/devices/x/block/sda\0", false),
+        ] {
+            assert_eq!(Uevent::parse(message).unwrap().is_block(), want, "{}", String::from_utf8_lossy(message));
+        }
+    }
+
+    #[test]
+    fn the_socket_opens_without_privileges_and_waiting_ends() {
+        let socket = UeventSocket::open().unwrap();
+        let (limit, begun) = (Duration::from_millis(60), Instant::now());
+        // Whatever happens on this machine meanwhile.
+        while socket.block_change(limit, Duration::from_millis(1)).unwrap() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "this machine's disks come and go all the time");
+        }
+        assert!(begun.elapsed() >= limit, "{:?}", begun.elapsed());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_message_is_survived(message in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..300)) {
+            Uevent::parse(&message);
+            Uevent::parse(&[b"add@/devices/x\0", &message[..]].concat());
+        }
     }
 }
