@@ -1,21 +1,23 @@
 //! A server and Ironic's node for it, and what an operator does with the two.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ferric_qemu::lab::configdrive::ConfigDrive;
 use ferric_qemu::os_image::OsImage;
-use ferric_qemu::{DiskFile, DiskFormat};
+use ferric_qemu::{DiskFile, DiskFormat, artifacts};
 use serde_json::{Value, json};
 
 use crate::api::{Api, Node};
 use crate::inside::Lab;
 use crate::network::FILES;
 use crate::server::{BMC_PASSWORD, BMC_USER, Server};
-use crate::trace;
+use crate::{programs, trace};
 
 /// Time for one operation of Ironic: two emulated machines on two cores.
 pub(crate) const LIMIT: Duration = Duration::from_secs(420);
@@ -73,6 +75,23 @@ impl<'a> Order<'a> {
         let mut drive = ConfigDrive::new(uuid, self.hostname);
         drive.user_data = format!("#cloud-config of {}\n", self.hostname).into_bytes();
         drive.encoded()
+    }
+}
+
+/// Where the first partition of a used disk begins.
+const FIRST_PARTITION: u64 = MIB;
+
+/// What `blkid` finds at a place of a disk: a partition table or a file system.
+fn found_at(disk: &DiskFile, place: u64) -> Result<Option<String>> {
+    let mut command = Command::new(artifacts::program("blkid", "util-linux")?);
+    command.args(["--probe", "--output", "export", "--offset", &place.to_string()]).arg(disk.path());
+    let output = command.output().context("running blkid")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let kind = said.lines().find_map(|line| line.strip_prefix("PTTYPE=").or(line.strip_prefix("TYPE=")));
+    match (kind, output.status.code()) {
+        (Some(kind), Some(0)) => Ok(Some(kind.to_owned())),
+        (None, Some(2)) => Ok(None),
+        _ => bail!("blkid: {}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr)),
     }
 }
 
@@ -198,21 +217,40 @@ impl Bench {
         (1..50).try_for_each(|place| disk.check(place * MIB, &image.read(place * MIB, usize::try_from(MIB)?)?))
     }
 
-    /// Checks that a disk has no partition table, neither at its beginning nor at its end.
+    /// Checks that nobody finds anything on a disk: no partition table at its beginning or end, and no file system where
+    /// [`use_disk`](Self::use_disk) has one.
     pub(crate) fn is_blank(&self, serial: &str) -> Result<()> {
         let disk = self.disk(serial)?;
         let size = disk.len_bytes()?;
         let table = 34 * 512;
         disk.check_zero(0, table)?;
-        disk.check_zero(size - table, table)
+        disk.check_zero(size - table, table)?;
+        for place in [0, FIRST_PARTITION] {
+            let found = found_at(disk, place)?;
+            ensure!(found.is_none(), "at {place} of {serial} there is still {}", found.unwrap_or_default());
+        }
+        Ok(())
     }
 
-    /// Puts what looks like a used disk there: a partition table at both ends and data between.
+    /// Makes it a used disk: a partition table at both ends, a file system in the first partition, data in the second. All
+    /// of it by the tools of others.
     pub(crate) fn use_disk(&self, serial: &str) -> Result<()> {
         let disk = self.disk(serial)?;
-        let size = disk.len_bytes()?;
-        for start in [0, 64 * MIB, size - MIB] {
-            disk.fill(7, start, MIB)?;
+        let (path, size) = (disk.path().display().to_string(), disk.len_bytes()?);
+        // What may be left there, sgdisk would complain about.
+        for start in [0, size - MIB] {
+            disk.write(start, &vec![0; usize::try_from(MIB)?])?;
+        }
+        let table = ["--new=1:1M:+256M", "--new=2:0:0", path.as_str()];
+        programs::run(&artifacts::program("sgdisk", "gdisk")?, &table)?;
+        let offset = format!("offset={FIRST_PARTITION}");
+        let file_system = ["-q", "-F", "-t", "ext4", "-E", offset.as_str(), path.as_str(), "256m"];
+        programs::run(&artifacts::program("mke2fs", "e2fsprogs")?, &file_system)?;
+        disk.fill(7, 1024 * MIB, MIB)?;
+        disk.check_gpt()?;
+        for (place, kind) in [(0, "gpt"), (FIRST_PARTITION, "ext4")] {
+            let found = found_at(disk, place)?;
+            ensure!(found.as_deref() == Some(kind), "at {place} of {serial} there is {found:?} instead of {kind}");
         }
         Ok(())
     }
@@ -221,7 +259,10 @@ impl Bench {
     pub(crate) fn called(&self, lab: &Lab, since: SystemTime, expected: &str) -> Result<()> {
         let log = fs::read_to_string(lab.ironic.logs().join("ironic.log")).context("reading Ironic's log")?;
         let calls = lab.gate.calls(self.server.place.address.into(), since);
-        trace::check(&trace::words(&calls, &log, &self.node()?.uuid, since)?, expected)
+        let words = trace::words(&calls, &log, &self.node()?.uuid, since)?;
+        let file = fs::File::options().create(true).append(true).open(lab.ironic.logs().join("calls.log"))?;
+        writeln!(&file, "{}: {}", self.server.place.name, words.join(" ")).context("noting calls")?;
+        trace::check(&words, expected)
     }
 
     /// The newest archive of an agent's logs that Ironic has stored for this node: what its journal says.

@@ -30,8 +30,10 @@ pub(crate) const CASES: &[Case] = &[
 
 /// Bytes a second of a download that shall last.
 const SLOW: u64 = 6 << 20;
-/// How many calls of each agent are refused before Ironic's API is open again.
+/// How many calls of each agent are refused before Ironic's API is open again,
 const REFUSALS: usize = 3;
+/// and for how long at least.
+const SHUT: Duration = Duration::from_secs(60);
 
 /// Runs something on both benches at the same time.
 fn on_both(lab: &Lab, work: impl Fn(&Bench) -> Result<()> + Sync) -> Result<()> {
@@ -73,7 +75,7 @@ fn restarted_conductor(lab: &Lab) -> Result<()> {
         downloading(lab, &node, path(bench))
     })?;
     let starts = lab.benches().each_ref().map(|bench| bench.server.starts());
-    let began = SystemTime::now();
+    let (began, shut) = (SystemTime::now(), Instant::now());
     lab.gate.shut(true);
     lab.ironic.restart()?;
     // The agents have something to say as soon as the image is written.
@@ -87,6 +89,7 @@ fn restarted_conductor(lab: &Lab) -> Result<()> {
         }
         Ok(())
     });
+    thread::sleep(SHUT.saturating_sub(shut.elapsed()));
     lab.gate.shut(false);
     refused?;
     on_both(lab, |bench| {

@@ -21,6 +21,8 @@ pub(crate) struct Call {
     pub(crate) method: String,
     /// Path and query.
     pub(crate) target: String,
+    /// The version of the API that it asks for.
+    pub(crate) version: Option<String>,
     /// What it was answered with; 0 when the upstream was not there.
     pub(crate) status: u16,
 }
@@ -94,7 +96,8 @@ impl Shared {
     }
 
     fn note(&self, at: SystemTime, from: IpAddr, head: &RequestHead, status: u16) {
-        let call = Call { at, from, method: head.method.clone(), target: head.target.clone(), status };
+        let version = head.headers.get("x-openstack-ironic-api-version").map(str::to_owned);
+        let call = Call { at, from, method: head.method.clone(), target: head.target.clone(), version, status };
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).push(call);
     }
 

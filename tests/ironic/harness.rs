@@ -1,5 +1,7 @@
 //! Running the cases: one after the other on a server, both servers at once, then those that need both or all of Ironic.
 //!
+//! Before them come the checks of the lab itself, which need no Ironic.
+//!
 //! Not Rust's own harness, because the cases share one Ironic, which takes seconds to start, and go on from each other's
 //! results. A case brings its node to the state it needs, so each can also run alone.
 
@@ -11,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow};
 
+use crate::checks::Check;
 use crate::inside::Lab;
 use crate::{disks, faults, life};
 
@@ -33,10 +36,10 @@ pub(crate) struct Case {
     pub(crate) run: fn(&Lab) -> Result<()>,
 }
 
-/// All cases in order.
-pub(crate) fn cases(filters: &[String]) -> Vec<&'static Case> {
+/// The cases whose names are chosen, in order.
+pub(crate) fn cases(choose: impl Fn(&str) -> bool) -> Vec<&'static Case> {
     let all = life::CASES.iter().chain(disks::CASES).chain(faults::CASES);
-    all.filter(|case| filters.is_empty() || filters.iter().any(|filter| case.name.contains(filter.as_str()))).collect()
+    all.filter(|case| choose(case.name)).collect()
 }
 
 /// Prints a line; tests have no other way to speak.
@@ -49,6 +52,7 @@ pub(crate) fn print(text: &str) {
 struct Tally {
     passed: usize,
     failed: Vec<String>,
+    skipped: usize,
 }
 
 /// Runs the cases and says how they went.
@@ -64,44 +68,82 @@ pub(crate) fn run(lab: &Lab, cases: &[&Case]) -> ExitCode {
     });
     of(Needs::Everything).for_each(|case| run_one(lab, case, &tally));
     let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
-    summary(tally.passed, tally.failed.len(), 0, began);
-    if !tally.failed.is_empty() {
-        print(&format!("failed: {}\nlogs: {}", tally.failed.join(", "), lab.ironic.logs().display()));
-        return ExitCode::FAILURE;
+    let passed = summary(&tally, began);
+    if !passed {
+        print(&format!("logs: {}", lab.ironic.logs().display()));
     }
-    ExitCode::SUCCESS
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The last line, as Rust's own harness has it.
-pub(crate) fn summary(passed: usize, failed: usize, skipped: usize, began: Instant) {
-    let word = if failed == 0 { "ok" } else { "FAILED" };
-    let seconds = began.elapsed().as_secs();
+/// Runs the checks of the lab itself, one after the other, and says whether all passed. Those for which something is
+/// lacking here are skipped.
+pub(crate) fn run_checks(checks: &[&Check], lacking: Option<&str>) -> bool {
+    let began = Instant::now();
+    let tally = Mutex::new(Tally::default());
+    for check in checks {
+        match lacking {
+            Some(reason) if check.needs_programs => skip_one(check.name, reason, &tally),
+            _ => drop(note(check.name, check.run, &tally)),
+        }
+    }
+    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    checks.is_empty() || summary(&tally, began)
+}
+
+/// Says of all these cases that they are skipped.
+pub(crate) fn skip(names: &[&str], reason: &str, began: Instant) {
+    let tally = Mutex::new(Tally::default());
+    names.iter().for_each(|name| skip_one(name, reason, &tally));
+    summary(&tally.into_inner().unwrap_or_else(PoisonError::into_inner), began);
+}
+
+fn skip_one(name: &str, reason: &str, tally: &Mutex<Tally>) {
+    tally.lock().unwrap_or_else(PoisonError::into_inner).skipped += 1;
+    print(&format!("test {name} ... SKIPPED ({reason})"));
+}
+
+/// The last line, as Rust's own harness has it, and whether none failed. Skipped tests do not count as passed.
+fn summary(tally: &Tally, began: Instant) -> bool {
+    let Tally { passed, failed, skipped } = tally;
+    let good = failed.is_empty();
+    if !good {
+        print(&format!("\nfailed: {}", failed.join(", ")));
+    }
+    let (word, failed, seconds) = (if good { "ok" } else { "FAILED" }, failed.len(), began.elapsed().as_secs());
     print(&format!(
         "\ntest result: {word}. {passed} passed; {failed} failed; {skipped} skipped; finished in {seconds} s\n"
     ));
+    good
 }
 
 fn run_one(lab: &Lab, case: &Case, tally: &Mutex<Tally>) {
+    if !note(case.name, || (case.run)(lab), tally) {
+        let [bios, uefi] = lab.benches();
+        for (bench, other) in [(bios, Needs::Uefi), (uefi, Needs::Bios)] {
+            if case.needs != other {
+                print(&bench.server.excerpt());
+            }
+        }
+    }
+}
+
+/// Runs one, says and counts how it went, and whether it went well.
+fn note(name: &str, run: impl FnOnce() -> Result<()>, tally: &Mutex<Tally>) -> bool {
     let began = Instant::now();
-    // A panic is a failure of this case alone.
-    let outcome =
-        catch_unwind(AssertUnwindSafe(|| (case.run)(lab))).unwrap_or_else(|_panic| Err(anyhow!("it panicked")));
+    // A panic is a failure of this test alone.
+    let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_panic| Err(anyhow!("it panicked")));
     let seconds = began.elapsed().as_secs();
     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
     match outcome {
         Ok(()) => {
             tally.passed += 1;
-            print(&format!("test {} ... ok ({seconds} s)", case.name));
+            print(&format!("test {name} ... ok ({seconds} s)"));
+            true
         }
         Err(error) => {
-            tally.failed.push(case.name.to_owned());
-            print(&format!("test {} ... FAILED ({seconds} s)\n    {error:#}", case.name));
-            let [bios, uefi] = lab.benches();
-            for (bench, other) in [(bios, Needs::Uefi), (uefi, Needs::Bios)] {
-                if case.needs != other {
-                    print(&bench.server.excerpt());
-                }
-            }
+            tally.failed.push(name.to_owned());
+            print(&format!("test {name} ... FAILED ({seconds} s)\n    {error:#}"));
+            false
         }
     }
 }

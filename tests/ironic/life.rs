@@ -64,6 +64,13 @@ pub(crate) fn inspect(lab: &Lab, bench: &Bench, cpus: u64, memory_mib: u64, boot
     ensure!(inventory["system_vendor"]["serial_number"] == place.name, "vendor {}", inventory["system_vendor"]);
     ensure!(inventory["boot"]["current_boot_mode"] == boot_mode, "boot {}", inventory["boot"]);
     ensure!(data["plugin_data"]["pci_devices"].as_array().is_some_and(|list| !list.is_empty()), "no PCI devices");
+    let parsed = &data["plugin_data"]["parsed_lldp"];
+    let heard = |link: &Value| {
+        link["switch_chassis_id"] == SWITCH.0
+            && link["switch_port_id"] == place.switch_port
+            && link["switch_system_name"] == SWITCH.1
+    };
+    ensure!(parsed.as_object().is_some_and(|links| links.values().any(heard)), "what the switch said: {parsed}");
     let link = node.link(place.mac)?;
     let expected = json!({"switch_id": SWITCH.0, "switch_info": SWITCH.1, "port_id": place.switch_port});
     ensure!(link == expected, "the switch's port is {link}, expected {expected}");
@@ -136,6 +143,7 @@ fn rebuild(lab: &Lab) -> Result<()> {
     // This time the conductor fetches the image, makes it a raw one and gives that to the agent.
     let source = |source: &str| node.set(&[("/driver_info/image_download_source", json!(source))]);
     source("local")?;
+    let began = SystemTime::now();
     let rebuilt = bench.deploy("rebuild", &Order::qcow2(lab, "node-1b.example.org")).and_then(|()| {
         node.wait_until("the rebuild's begin", LIMIT, |node| node["provision_state"] != "active")?;
         node.wait("active", LIMIT)
@@ -146,7 +154,7 @@ fn rebuild(lab: &Lab) -> Result<()> {
     bench.holds(DISK, &lab.images.raw)?;
     let path = format!("/agent_images/{}", node.uuid);
     ensure!(!lab.files.requests_for(&path).is_empty(), "the agent did not get the image from the conductor");
-    Ok(())
+    bench.called(lab, began, &deployment_calls(false, false))
 }
 
 fn undeployment(lab: &Lab) -> Result<()> {
@@ -197,14 +205,23 @@ fn crash(lab: &Lab) -> Result<()> {
     ensure!(bench.server.is_on(), "Ironic leaves a machine on that it failed to clean");
     let journal = bench.ramdisk_journal(lab, began)?;
     ensure!(journal.contains("SIGABRT"), "the agent's log tells nothing of the crash: {journal}");
+    bench.called(lab, began, &crash_calls())?;
     node.end_maintenance()
+}
+
+/// The calls of a cleaning in whose step the agent crashes. It comes again in the same boot, where it knows its node and
+/// token, and has a record of the step that failed.
+pub(crate) fn crash_calls() -> String {
+    format!(
+        "{BOOT} c.clean.get_clean_steps c.clean.execute_clean_step a.root (a.heartbeat+ c.commands )+ \
+         c.log.collect_system_logs a.heartbeat*"
+    )
 }
 
 /// Boot record, GPT header and entries.
 pub(crate) const TABLE_BYTES: u64 = 34 * 512;
 
 fn failures(lab: &Lab) -> Result<()> {
-    let bench = lab.bios();
     let mut wrong = lab.images.raw.clone();
     wrong.sha256 = wrong.sha256.chars().rev().collect();
     let good = Order::raw(lab, "node-1.example.org");
@@ -213,25 +230,46 @@ fn failures(lab: &Lab) -> Result<()> {
         ("missing image", Order { path: "/gone.raw", ..good.clone() }, vec!["/gone.raw", "404"]),
     ];
     for (case, order, words) in cases {
-        let node = bench.available()?;
-        lab.files.add("/gone.raw", Content::File(lab.images.raw.path.clone()));
-        let began = SystemTime::now();
-        bench.deploy("active", &order)?;
-        // Ironic itself asks for the image before it accepts the order.
-        node.wait("wait call-back", LIMIT)?;
-        lab.files.remove("/gone.raw");
-        let shown = node.wait_until("a failure", LIMIT, |node| {
-            let state = &node["provision_state"];
-            state == "deploy failed" || state == "active"
-        })?;
-        ensure!(shown["provision_state"] == "deploy failed", "{case}: deployed all the same");
-        let error = shown["last_error"].as_str().with_context(|| format!("{case}: no last_error"))?;
-        for word in words {
-            ensure!(error.contains(word), "{case}: no {word:?} in {error:?}");
-        }
-        bench.disk(DISK)?.check_zero(0, TABLE_BYTES).with_context(|| format!("{case}: the disk may boot"))?;
-        let journal = bench.ramdisk_journal(lab, began).with_context(|| case.to_owned())?;
-        ensure!(journal.contains("write_image"), "{case}: the agent's log tells nothing of the step: {journal}");
+        let missing = case == "missing image";
+        fail(lab, &order, missing, &words).with_context(|| case.to_owned())?;
     }
     Ok(())
+}
+
+fn fail(lab: &Lab, order: &Order<'_>, missing: bool, words: &[&str]) -> Result<()> {
+    let bench = lab.bios();
+    let node = bench.available()?;
+    bench.use_disk(DISK)?;
+    lab.files.add("/gone.raw", Content::File(lab.images.raw.path.clone()));
+    let began = SystemTime::now();
+    bench.deploy("active", order)?;
+    // Ironic itself asks for the image before it accepts the order.
+    node.wait("wait call-back", LIMIT)?;
+    lab.files.remove("/gone.raw");
+    let shown = node.wait_until("a failure", LIMIT, |node| {
+        let state = &node["provision_state"];
+        state == "deploy failed" || state == "active"
+    })?;
+    ensure!(shown["provision_state"] == "deploy failed", "deployed all the same");
+    let error = shown["last_error"].as_str().context("no last_error")?;
+    for word in words {
+        ensure!(error.contains(word), "no {word:?} in {error:?}");
+    }
+    let disk = bench.disk(DISK)?;
+    if missing {
+        disk.check_gpt().context("nothing was to be written, so the disk should be as it was")?;
+    } else {
+        disk.check_zero(0, TABLE_BYTES).context("the disk may boot")?;
+    }
+    let journal = bench.ramdisk_journal(lab, began)?;
+    ensure!(journal.contains("write_image"), "the agent's log tells nothing of the step: {journal}");
+    bench.called(lab, began, &failed_deployment_calls())
+}
+
+/// The calls of a deployment without hints whose image is not written.
+pub(crate) fn failed_deployment_calls() -> String {
+    format!(
+        "{BOOT} c.deploy.get_deploy_steps c.commands c.deploy.execute_deploy_step a.lookup-again \
+         (a.heartbeat+ c.commands )+ c.log.collect_system_logs a.heartbeat*"
+    )
 }

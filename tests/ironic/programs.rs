@@ -46,20 +46,23 @@ impl Program {
     }
 }
 
-/// Runs a program to its end and gives what it printed.
+/// How much of what a failed program said is shown.
+const SHOWN_LINES: usize = 60;
+
+/// Runs a program to its end and gives what it printed. When it fails, the error tells all that it said, as some
+/// programs complain on their standard output.
 pub(crate) fn run(program: &Path, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("running {}", program.display()))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "{} {} failed ({}): {}",
-        program.display(),
-        arguments.join(" "),
-        output.status,
-        errors.trim()
-    );
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(said);
+    }
+    let said = [said, String::from_utf8_lossy(&output.stderr).into_owned()].join("\n");
+    let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
+    let last = lines.get(lines.len().saturating_sub(SHOWN_LINES)..).unwrap_or_default();
+    let said = if last.is_empty() { "it said nothing".to_owned() } else { last.join("\n") };
+    bail!("{} {} failed ({}): {said}", program.display(), arguments.join(" "), output.status)
 }
 
 /// A file that lies beside these tests.

@@ -30,18 +30,25 @@ pub(crate) fn words(calls: &[Call], log: &str, node: &str, since: SystemTime) ->
     Ok(all.into_iter().map(|(_, word)| word).collect())
 }
 
+/// What was called, and all about it that is not as it should be: the status, the version of the API.
 fn agent_word(call: &Call) -> String {
     let path = call.target.split('?').next().unwrap_or_default();
-    let word = match (call.method.as_str(), path) {
-        ("GET", "/") => "root".to_owned(),
-        ("GET", "/v1/lookup") if call.target.contains("node_uuid=") => "lookup-again".to_owned(),
-        ("GET", "/v1/lookup") => "lookup".to_owned(),
-        ("POST", "/v1/continue_inspection") => "inspection".to_owned(),
-        ("POST", path) if path.starts_with("/v1/heartbeat/") => "heartbeat".to_owned(),
-        (method, _) => format!("{method}-{}", call.target),
+    let (word, status, version) = match (call.method.as_str(), path) {
+        ("GET", "/") => ("root".to_owned(), 200, None),
+        ("GET", "/v1/lookup") if call.target.contains("node_uuid=") => ("lookup-again".to_owned(), 200, Some("1.62")),
+        ("GET", "/v1/lookup") => ("lookup".to_owned(), 200, Some("1.62")),
+        ("POST", "/v1/continue_inspection") => ("inspection".to_owned(), 202, None),
+        ("POST", path) if path.starts_with("/v1/heartbeat/") => ("heartbeat".to_owned(), 202, Some("1.68")),
+        (method, _) => (format!("{method}-{}", call.target), 200, None),
     };
-    let good = if word.starts_with("heartbeat") || word == "inspection" { 202 } else { 200 };
-    if call.status == good { format!("a.{word}") } else { format!("a.{word}={}", call.status) }
+    let mut word = format!("a.{word}");
+    if call.status != status {
+        word += &format!("={}", call.status);
+    }
+    if call.version.as_deref() != version {
+        word += &format!("@{}", call.version.as_deref().unwrap_or("none"));
+    }
+    word
 }
 
 fn time_of(text: &str) -> Result<SystemTime> {
