@@ -363,6 +363,7 @@ fn settings_of(config: &Config) -> Settings {
         disk_wait_delay: config.disk_wait_delay,
         collect_lldp: config.collect_lldp,
         lldp_timeout: config.lldp_timeout,
+        enable_vlan_interfaces: config.enable_vlan_interfaces.clone(),
         skip_bmc_detect: config.skip_bmc_detect,
         ignore_bootloader_failure: config.ignore_bootloader_failure,
         inject_files_priority: config.inject_files_priority,

@@ -176,8 +176,8 @@ options! {
         "Pause between those tries.";
     guard_special_filesystems: bool, "ipa-guard-special-filesystems", "DEFAULT" "guard_special_filesystems", BOOLEAN, value::boolean, "true", Full,
         "Refuse to clean disks with cluster file systems.";
-    enable_vlan_interfaces: Vec<String>, "ipa-enable-vlan-interfaces", "DEFAULT" "enable_vlan_interfaces", LIST, value::list, "", Later,
-        "VLAN interfaces to create.";
+    enable_vlan_interfaces: Vec<String>, "ipa-enable-vlan-interfaces", "DEFAULT" "enable_vlan_interfaces", LIST, value::list, "", Full,
+        "VLAN interfaces to make: IF.VID, where IF is a name or an address; IF alone or all for those that LLDP frames name, with collect_lldp.";
     bootif: Option<String>, "BOOTIF", "DEFAULT" "bootif", TEXT, value::text, "", Full,
         "Address of the NIC that booted the machine, as the boot loader gives it.";
     boot_method: Option<String>, "boot_method", "DEFAULT" "boot_method", TEXT, value::text, "", Later,

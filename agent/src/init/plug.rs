@@ -137,9 +137,13 @@ pub(super) fn spawn(modules: Arc<Modules>) -> io::Result<Settled> {
     thread("coldplug", move || {
         coldplug(&walking);
         walking.wait_until_quiet();
-        report_missing(&Root::host());
-        // A full counter means that it was told before.
-        let _told = rustix::io::write(&signal, &1_u64.to_ne_bytes());
+        let (start, mut told) = (Instant::now(), BTreeSet::new());
+        for time in LOOKS {
+            std::thread::sleep(time.saturating_sub(start.elapsed()));
+            report_missing(&Root::host(), &mut told);
+            // A full counter means that it was told before.
+            let _told = rustix::io::write(&signal, &1_u64.to_ne_bytes());
+        }
     })?;
     thread("uevents", move || listen(&socket, &activity))?;
     Ok(Settled(settled))
@@ -214,75 +218,127 @@ fn listen(socket: &UeventSocket, activity: &Activity) -> ! {
     }
 }
 
-/// Says which network and storage devices nobody drives, and which firmware was not there: the usual reasons for a
-/// node that never calls home.
-fn report_missing(root: &Root) {
-    for (address, what, id) in undriven(root) {
-        warn!("no driver in this image for the {what} {address} (PCI id {id})");
-    }
+/// When the kernel's log is read for firmware that was missing, counted from when the machine had settled: some drivers
+/// load it when their interface is taken up.
+const LOOKS: [Duration; 3] = [Duration::ZERO, Duration::from_secs(10), Duration::from_secs(60)];
+
+/// Says which network and storage devices nobody drives, and which firmware was not there, each once: the usual reasons
+/// for a node that never calls home.
+fn report_missing(root: &Root, told: &mut BTreeSet<String>) {
+    let undriven = undriven(root).into_iter().map(|device| format!("no driver in this image for the {device}"));
     let kernel_log = logs::kernel_log(&root.path("dev/kmsg"));
-    for line in missing_firmware(&String::from_utf8_lossy(&kernel_log)) {
-        warn!("firmware is not in this image: {line}");
+    let firmware = missing_firmware(root, &String::from_utf8_lossy(&kernel_log));
+    for line in undriven.chain(firmware) {
+        if told.insert(line.clone()) {
+            warn!("{line}");
+        }
     }
 }
 
-/// Lines such as `e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2`.
-fn missing_firmware(kernel_log: &str) -> Vec<&str> {
-    let lines = kernel_log.lines().filter(|line| line.contains("irmware load for ") && line.contains(" failed"));
-    lines.map(|line| line.split_once("] ").map_or(line, |(_, text)| text)).collect()
+/// Reads lines such as `e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2`, or as
+/// Debian's kernel has it, `e100 0000:00:05.0: firmware: failed to load e100/d101m_ucode.bin (-2)`.
+fn missing_firmware(root: &Root, kernel_log: &str) -> Vec<String> {
+    let forms = [(": Direct firmware load for ", " failed"), (": firmware: failed to load ", " (")];
+    let of_line = |line: &str| {
+        let (before, file) = forms.iter().find_map(|(middle, end)| {
+            let (before, rest) = line.split_once(middle)?;
+            Some((before, rest.split(end).next()?.trim()))
+        })?;
+        let (_, before) = before.split_once("] ").unwrap_or(("", before));
+        let address = before.split(' ').next_back()?;
+        let device = device(root, address).map_or_else(|| before.to_owned(), |(_, text)| text);
+        Some(format!("firmware {file} is not in this image; missed by the {device}"))
+    };
+    kernel_log.lines().filter_map(of_line).collect()
 }
 
-fn undriven(root: &Root) -> Vec<(String, &'static str, String)> {
+/// Network and storage controllers without a driver.
+fn undriven(root: &Root) -> Vec<String> {
     let directory = root.path("sys/bus/pci/devices");
     let of_device = |address: String| {
-        let device = directory.join(&address);
-        let get = |name: &str| attr::read_optional(&device.join(name));
-        let class = get("class")?;
-        let what = match class.get(..4)? {
-            "0x01" => "storage controller",
-            "0x02" => "network controller",
-            _ => return None,
-        };
-        let short = |text: String| text.trim_start_matches("0x").to_owned();
-        let id = format!("{}:{}", short(get("vendor")?), short(get("device")?));
-        (!device.join("driver").exists()).then_some((address, what, id))
+        let (class, text) = device(root, &address)?;
+        let matters = class.starts_with("0x01") || class.starts_with("0x02");
+        (matters && !directory.join(address).join("driver").exists()).then_some(text)
     };
     attr::list(&directory).into_iter().filter_map(of_device).collect()
+}
+
+/// Class of a PCI device, and what a person needs to find its driver.
+fn device(root: &Root, address: &str) -> Option<(String, String)> {
+    let folder = root.path("sys/bus/pci/devices").join(address);
+    let get = |name: &str| attr::read_optional(&folder.join(name));
+    let class = get("class")?;
+    let what = match class.get(..4)? {
+        "0x01" => "storage controller",
+        "0x02" => "network controller",
+        _ => "device",
+    };
+    let id = |name: &str| Some(get(name)?.trim_start_matches("0x").to_owned());
+    let (vendor, product, alias) = (id("vendor")?, id("device")?, get("modalias").unwrap_or_default());
+    Some((class, format!("{what} {address} (PCI id {vendor}:{product}, {alias})")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn devices_without_driver_are_named_when_they_matter() {
-        let dir = std::env::temp_dir().join(format!("ferric-plug-{}", std::process::id()));
-        for (address, class, driver) in [
-            ("0000:00:01.0", "0x020000", false),
-            ("0000:00:02.0", "0x030000", false),
-            ("0000:00:03.0", "0x010802", true),
-        ] {
+    /// PCI devices: address, class and whether they have a driver.
+    fn machine(name: &str, devices: &[(&str, &str, bool)]) -> std::path::PathBuf {
+        let dir = std::env::temp_dir().join(format!("ferric-plug-{name}-{}", std::process::id()));
+        for (address, class, driver) in devices {
             let device = dir.join("sys/bus/pci/devices").join(address);
             fs::create_dir_all(&device).unwrap();
-            fs::write(device.join("class"), format!("{class}\n")).unwrap();
-            fs::write(device.join("vendor"), "0x8086\n").unwrap();
-            fs::write(device.join("device"), "0x10d3\n").unwrap();
-            if driver {
+            for (name, text) in [
+                ("class", *class),
+                ("vendor", "0x8086"),
+                ("device", "0x10d3"),
+                ("modalias", "pci:v00008086d000010D3bc02"),
+            ] {
+                fs::write(device.join(name), format!("{text}\n")).unwrap();
+            }
+            if *driver {
                 fs::create_dir(device.join("driver")).unwrap();
             }
         }
-        let found = undriven(&Root::at(&dir));
-        fs::remove_dir_all(&dir).unwrap();
-        assert_eq!(found, [("0000:00:01.0".to_owned(), "network controller", "8086:10d3".to_owned())]);
+        dir
     }
 
     #[test]
-    fn missing_firmware_is_found_in_the_kernels_log() {
-        let log = "[    1.5] e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2\n[    2.0] firmware: nothing wrong\n";
-        assert_eq!(
-            missing_firmware(log),
-            ["e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2"]
-        );
+    fn devices_without_driver_are_named_when_they_matter() {
+        let devices = [
+            ("0000:00:01.0", "0x020000", false),
+            ("0000:00:02.0", "0x030000", false),
+            ("0000:00:03.0", "0x010802", true),
+        ];
+        let dir = machine("undriven", &devices);
+        let found = undriven(&Root::at(&dir));
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(found, ["network controller 0000:00:01.0 (PCI id 8086:10d3, pci:v00008086d000010D3bc02)"]);
+    }
+
+    #[test]
+    fn missing_firmware_is_told_with_its_file_and_the_device_that_misses_it() {
+        let dir = machine("firmware", &[("0000:00:05.0", "0x020000", true)]);
+        let log = "[    1.5] e100 0000:00:05.0: Direct firmware load for e100/d101m_ucode.bin failed with error -2\n\
+            [    1.6] e100 0000:00:05.0: firmware: failed to load e100/d101m_ucode.bin (-2)\n\
+            [    1.7] firmware_class: See https://wiki.debian.org/Firmware for information about missing firmware\n\
+            [    1.8] platform regulatory.0: Direct firmware load for regulatory.db failed with error -2\n\
+            [    2.0] firmware: nothing wrong\n[    2.1] : Direct firmware load for \n";
+        let found = missing_firmware(&Root::at(&dir), log);
+        fs::remove_dir_all(&dir).unwrap();
+        let nic = "firmware e100/d101m_ucode.bin is not in this image; missed by the network controller 0000:00:05.0 (PCI id \
+                   8086:10d3, pci:v00008086d000010D3bc02)";
+        let other = "firmware regulatory.db is not in this image; missed by the platform regulatory.0";
+        assert_eq!(found.get(..3), Some(&[nic, nic, other].map(str::to_owned)[..]), "{found:?}");
+    }
+
+    #[test]
+    fn what_is_missing_is_told_once() {
+        let dir = machine("once", &[("0000:00:01.0", "0x020000", false)]);
+        let mut told = BTreeSet::new();
+        (0..3).for_each(|_| report_missing(&Root::at(&dir), &mut told));
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!(told.len(), 1, "{told:?}");
     }
 
     #[test]

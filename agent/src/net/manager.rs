@@ -1,9 +1,11 @@
 //! All interfaces: takes each up, starts its client, follows what the kernel says about links and IPv6 addresses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
+use ferric_hardware::probe::nics;
+use ferric_hardware::probe::vlan::{self, Vlan};
 use ferric_sys::netlink::{Address, Event, Events, Link, Netlink, Received};
 use ferric_sys::{Root, attr};
 use ferric_types::MacAddress;
@@ -23,13 +25,17 @@ const BOOT_METRIC: u32 = 100;
 const METRIC: u32 = 200;
 
 /// Follows the kernel's messages in a background task from now on.
-pub(super) fn spawn(shared: Shared, boot_mac: Option<MacAddress>) -> Result<(), NetError> {
+pub(super) fn spawn(shared: Shared, boot_mac: Option<MacAddress>, vlans: &[String]) -> Result<(), NetError> {
     // Before the first look, so that no change falls between.
     let events = Events::open().map_err(NetError::Netlink)?;
     #[expect(deprecated, reason = "its successor is unsafe; an Events keeps one descriptor for all its life")]
     let events = AsyncFd::new(events).map_err(NetError::Netlink)?;
     prepare(&Root::host());
-    let mut manager = Manager { shared, boot_mac, tasks: HashMap::new() };
+    for entry in vlan::invalid(vlans) {
+        warn!("ipa-enable-vlan-interfaces: {entry} is left out: the number of a VLAN is 1 to 4094");
+    }
+    let mut manager =
+        Manager { shared, boot_mac, vlans: vlans.to_vec(), with_vlans: HashSet::new(), tasks: HashMap::new() };
     manager.look_at_all().map_err(NetError::List)?;
     drop(tokio::spawn(manager.follow(events)));
     Ok(())
@@ -55,6 +61,10 @@ struct Running {
 struct Manager {
     shared: Shared,
     boot_mac: Option<MacAddress>,
+    /// The operator's wishes for VLANs.
+    vlans: Vec<String>,
+    /// Interfaces whose VLANs have been made.
+    with_vlans: HashSet<u32>,
     tasks: HashMap<u32, Running>,
 }
 
@@ -110,7 +120,10 @@ impl Manager {
             self.take_up(&link);
         }
         let Some(mac) = usable_mac(&link) else { return };
-        let metric = self.metric(mac, link.index);
+        if link.is_up && !nics::is_vlan(&link.name) && self.with_vlans.insert(link.index) {
+            self.make_vlans(&link.name, mac);
+        }
+        let metric = self.metric(mac, &link);
         let state =
             InterfaceState { name: link.name.clone(), mac, carrier: link.carrier, lease: None, ipv6: false, metric };
         let carrier = link.carrier;
@@ -142,11 +155,26 @@ impl Manager {
         }));
     }
 
-    fn metric(&self, mac: MacAddress, index: u32) -> u32 {
-        if self.boot_mac == Some(mac) { BOOT_METRIC } else { METRIC.saturating_add(index) }
+    /// The VLANs that are named by number are interfaces from the start: a port may have no network but these. The kernel
+    /// tells of each as of any other interface.
+    fn make_vlans(&self, parent: &str, mac: MacAddress) {
+        for id in vlan::numbered(&self.vlans, parent, &mac.to_string()) {
+            let vlan = Vlan { parent: parent.to_owned(), id };
+            drop(tokio::task::spawn_blocking(move || match vlan.make() {
+                Ok(()) => info!("{}: VLAN interface made", vlan.name()),
+                Err(error) => warn!("making VLAN interface {}: {error}", vlan.name()),
+            }));
+        }
+    }
+
+    /// A VLAN has the address of the interface below it, and still needs routes of its own.
+    fn metric(&self, mac: MacAddress, link: &Link) -> u32 {
+        let booted = self.boot_mac == Some(mac) && !nics::is_vlan(&link.name);
+        if booted { BOOT_METRIC } else { METRIC.saturating_add(link.index) }
     }
 
     fn gone(&mut self, index: u32) {
+        self.with_vlans.remove(&index);
         if let Some(running) = self.tasks.remove(&index) {
             running.task.abort();
             info!("interface {index} is gone");

@@ -86,7 +86,7 @@ pub async fn bring_up(config: &Config) -> Result<Net, NetError> {
         drop(tokio::spawn(resolve(shared.clone(), names)));
     }
     let interfaces = shared.subscribe();
-    manager::spawn(shared, boot_mac)?;
+    manager::spawn(shared, boot_mac, &config.enable_vlan_interfaces)?;
     let net = Net { interfaces: Some(interfaces), boot_mac };
     net.wait_first().await;
     Ok(net)
@@ -142,6 +142,12 @@ fn boot_mac(config: &Config) -> Option<MacAddress> {
     mac.inspect_err(|error| warn!("kernel parameter BOOTIF: {error}")).ok()
 }
 
+/// The interface that booted the machine; of it and its VLANs, which have the same address, the one that got furthest.
+fn booted(snapshot: &Snapshot, boot_mac: Option<MacAddress>) -> Option<&InterfaceState> {
+    let of_boot = snapshot.values().filter(|state| Some(state.mac) == boot_mac);
+    of_boot.max_by_key(|state| (state.lease.is_some(), state.ipv6, state.carrier))
+}
+
 /// How far a network is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ready {
@@ -152,7 +158,7 @@ enum Ready {
 }
 
 fn readiness(snapshot: &Snapshot, boot_mac: Option<MacAddress>) -> Ready {
-    let boot = snapshot.values().find(|state| Some(state.mac) == boot_mac && state.carrier);
+    let boot = booted(snapshot, boot_mac).filter(|state| state.carrier);
     let any_ipv4 = snapshot.values().any(|state| state.lease.is_some());
     let any = snapshot.values().any(InterfaceState::has_address);
     match boot {
@@ -264,7 +270,7 @@ impl Net {
 
 fn inspectable(snapshot: &Snapshot, all: bool, boot_mac: Option<MacAddress>) -> bool {
     let connected = || snapshot.values().filter(|state| state.carrier);
-    let boot = snapshot.values().find(|state| Some(state.mac) == boot_mac);
+    let boot = booted(snapshot, boot_mac);
     match boot {
         _ if all => connected().next().is_some() && connected().all(InterfaceState::has_address),
         Some(boot) => boot.has_address(),

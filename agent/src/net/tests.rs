@@ -39,7 +39,10 @@ fn the_boot_interface_has_a_head_start_and_no_veto() {
         (vec![no.clone(), other.clone()], Ready::Now),
         (vec![v6, other], Ready::After(BOOT_HEAD_START)),
         (vec![no, other_v6.clone()], Ready::After(IPV4_HEAD_START)),
-        (vec![asking, other_v6], Ready::After(IPV4_HEAD_START)),
+        (vec![asking.clone(), other_v6], Ready::After(IPV4_HEAD_START)),
+        // A VLAN has the address of the interface below it, which may have no network without it.
+        (vec![asking.clone(), leased.clone()], Ready::Now),
+        (vec![leased, asking], Ready::Now),
     ];
     for (states, want) in cases {
         assert_eq!(readiness(&snapshot(&states), Some(BOOT)), want, "{states:?}");
@@ -58,6 +61,7 @@ fn an_inspection_waits_for_the_boot_interface_or_for_all() {
         (vec![boot(true), other(false)], true, false),
         (vec![boot(true), other(true), uncabled], true, true),
         (vec![], true, false),
+        (vec![boot(false), boot(true), other(false)], false, true),
     ];
     for (states, all, want) in cases {
         assert_eq!(inspectable(&snapshot(&states), all, Some(BOOT)), want, "{states:?} {all}");

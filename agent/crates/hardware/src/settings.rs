@@ -26,6 +26,8 @@ pub struct Settings {
     pub collect_lldp: bool,
     /// How long to wait for LLDP frames.
     pub lldp_timeout: Duration,
+    /// VLAN interfaces to make ([`crate::probe::vlan`]).
+    pub enable_vlan_interfaces: Vec<String>,
     /// Do not ask the BMC for its addresses.
     pub skip_bmc_detect: bool,
     /// Whether a failing boot loader installation is only logged.
@@ -55,6 +57,7 @@ impl Default for Settings {
             disk_wait_delay: Duration::from_secs(3),
             collect_lldp: false,
             lldp_timeout: Duration::from_secs(30),
+            enable_vlan_interfaces: Vec::new(),
             skip_bmc_detect: false,
             ignore_bootloader_failure: false,
             inject_files_priority: 0,

@@ -11,6 +11,7 @@ pub mod exec;
 pub mod ioctl;
 pub mod kmod;
 pub mod memfd;
+pub mod mount;
 pub mod netdev;
 pub mod netlink;
 pub mod packet;

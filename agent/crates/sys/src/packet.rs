@@ -201,6 +201,19 @@ mod tests {
     }
 
     #[test]
+    fn an_interface_is_promiscuous_as_long_as_its_socket_lives() {
+        // IFF_PROMISC of the loopback interface; without the right to open packet sockets there is nothing to see here.
+        let promiscuous = || {
+            let flags = std::fs::read_to_string("/sys/class/net/lo/flags").unwrap();
+            u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).unwrap() & 0x100 != 0
+        };
+        let Ok(socket) = FrameSocket::open(1, 0x88cc) else { return };
+        assert!(promiscuous());
+        drop(socket);
+        assert!(!promiscuous());
+    }
+
+    #[test]
     fn only_packets_for_the_port_come_through() {
         // The loopback interface is number 1; without the right to open packet sockets there is nothing to see here.
         let Ok(socket) = PacketSocket::open(1, 54_321) else { return };

@@ -13,3 +13,4 @@ pub mod pci;
 pub mod system;
 pub(crate) mod text;
 pub mod usb;
+pub mod vlan;

@@ -13,7 +13,7 @@ use crate::error::HardwareError;
 use crate::machine::Machine;
 use crate::manager::{BmcAddresses, ProbeFn, Probes};
 use crate::probe::disks::Disk;
-use crate::probe::{lldp, system};
+use crate::probe::{lldp, system, vlan};
 use crate::settings::Settings;
 
 impl Registry {
@@ -86,8 +86,26 @@ impl Registry {
         settings: &Settings,
         interfaces: &[NetworkInterface],
     ) -> BTreeMap<String, Vec<lldp::Tlv>> {
+        lldp::stop_firmware_agents(&machine.root, interfaces);
         let names: Vec<String> = interfaces.iter().map(|interface| interface.name.clone()).collect();
         lldp::collect(&machine.root, &names, settings.lldp_timeout)
+    }
+
+    /// Network interfaces with their LLDP frames, when those are wanted, and the VLANs that the operator or these frames
+    /// name.
+    fn interfaces_with_frames(&self, machine: &Machine, settings: &Settings) -> Vec<NetworkInterface> {
+        let look = || or_default("the network interfaces", self.interfaces(machine, settings));
+        let mut interfaces = look();
+        let mut frames = BTreeMap::new();
+        if settings.collect_lldp {
+            frames = self.lldp(machine, settings, &interfaces);
+        }
+        let vlans = vlan::wanted(&settings.enable_vlan_interfaces, &interfaces, &frames);
+        if vlan::make_missing(&machine.root, &vlans) {
+            interfaces = look();
+        }
+        interfaces.iter_mut().for_each(|interface| interface.lldp = frames.remove(&interface.name));
+        interfaces
     }
 
     /// The inventory, read now. What cannot be read is empty or null, and logged: an incomplete inventory is of more
@@ -99,11 +117,7 @@ impl Registry {
         let memory = self.probe("the memory", |probes| probes.memory, machine, settings);
         let vendor = self.probe("the maker", |probes| probes.system_vendor, machine, settings);
         let boot = self.probe("the boot mode", |probes| probes.boot, machine, settings);
-        let mut interfaces = or_default("the network interfaces", self.interfaces(machine, settings));
-        if settings.collect_lldp {
-            let mut frames = self.lldp(machine, settings, &interfaces);
-            interfaces.iter_mut().for_each(|interface| interface.lldp = frames.remove(&interface.name));
-        }
+        let interfaces = self.interfaces_with_frames(machine, settings);
         Inventory {
             interfaces,
             cpu: or_default("the processors", cpu),

@@ -22,11 +22,17 @@ const NLM_F_REQUEST: u16 = 0x1;
 const NLM_F_ACK: u16 = 0x4;
 const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_REPLACE: u16 = 0x100;
+const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_ID: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
@@ -77,11 +83,7 @@ impl Request {
     }
 
     fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
-        self.0.extend(length.to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self.0.extend(attribute(kind, value));
         self.sealed()
     }
 
@@ -121,6 +123,15 @@ impl Request {
         }
     }
 
+    pub(super) fn add_vlan(parent: u32, name: &str, id: u16) -> Self {
+        let data = attribute(IFLA_INFO_DATA, &attribute(IFLA_VLAN_ID, &id.to_ne_bytes()));
+        let info = [attribute(IFLA_INFO_KIND, b"vlan"), data].concat();
+        Self::new(RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, &[0; 16])
+            .attribute(IFLA_LINK, &parent.to_ne_bytes())
+            .attribute(IFLA_IFNAME, name.as_bytes())
+            .attribute(IFLA_LINKINFO, &info)
+    }
+
     pub(super) fn address(set: bool, interface: u32, address: Ipv4Addr, prefix: u8) -> Self {
         let (kind, flags) = if set { (RTM_NEWADDR, NLM_F_CREATE | NLM_F_REPLACE) } else { (RTM_DELADDR, 0) };
         // struct ifaddrmsg: family, prefix length, flags, scope, interface.
@@ -156,6 +167,15 @@ impl Request {
             None => request,
         }
     }
+}
+
+/// Length, kind and value, padded.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
 }
 
 /// A message of the kernel.
@@ -350,6 +370,16 @@ mod tests {
         let address = Request::address(true, 2, Ipv4Addr::new(10, 0, 2, 15), 24).0;
         assert!(address.ends_with(&[8, 0, 4, 0, 10, 0, 2, 255]), "{address:?}");
         assert_eq!(Request::change_link(2, LinkChange::Up).0.get(24..32), Some(&[1, 0, 0, 0, 1, 0, 0, 0][..]));
+        let vlan = Request::add_vlan(2, "eth0.100", 100).0;
+        let want = [
+            76, 0, 0, 0, 16, 0, 0x05, 0x06, 0, 0, 0, 0, 0, 0, 0, 0, // header: create, not replace
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // no index, no flags
+            8, 0, 5, 0, 2, 0, 0, 0, // on interface 2
+            12, 0, 3, 0, b'e', b't', b'h', b'0', b'.', b'1', b'0', b'0', // name
+            24, 0, 18, 0, 8, 0, 1, 0, b'v', b'l', b'a', b'n', // kind
+            12, 0, 2, 0, 6, 0, 1, 0, 100, 0, 0, 0, // number
+        ];
+        assert_eq!(vlan, want);
         assert!(Request::change_link(2, LinkChange::Mtu(9000)).0.ends_with(&[8, 0, 4, 0, 0x28, 0x23, 0, 0]));
     }
 

@@ -1,7 +1,7 @@
 //! Links, addresses and routes of the kernel, by rtnetlink (`rtnetlink(7)`, `linux/rtnetlink.h`).
 //!
 //! Own code: the library for it knows every kind of link, tunnel and traffic filter there is, and the binary would carry
-//! the readers for all of them, an eighth of its size. What an agent needs are six requests and four events.
+//! the readers for all of them, an eighth of its size. What an agent needs are seven requests and four events.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -153,6 +153,14 @@ impl Netlink {
         self.carry_out(&Request::change_link(index, change))
     }
 
+    /// Adds an interface for a VLAN (IEEE 802.1Q) of another one.
+    ///
+    /// # Errors
+    /// There is one of that name ([`io::ErrorKind::AlreadyExists`]), or the kernel refused.
+    pub fn add_vlan(&self, parent: u32, name: &str, id: u16) -> io::Result<()> {
+        self.carry_out(&Request::add_vlan(parent, name, id))
+    }
+
     /// Gives an interface an address, or changes the one it has, without a route to its network.
     ///
     /// # Errors
@@ -282,6 +290,7 @@ mod tests {
     fn refusals_of_the_kernel_are_errors() {
         let netlink = Netlink::open().unwrap();
         assert!(netlink.change_link(0x7fff_fff0, LinkChange::Up).is_err());
+        assert!(netlink.add_vlan(0x7fff_fff0, "ferric.5", 5).is_err());
         assert!(netlink.remove_address(0x7fff_fff0, Ipv4Addr::new(192, 0, 2, 1), 24).is_err());
         // The socket is still good.
         assert!(!netlink.links().unwrap().is_empty());
