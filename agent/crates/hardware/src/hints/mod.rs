@@ -9,7 +9,9 @@
 //! * An attribute that a disk does not have compares as the text `none`, as there, so `vendor: none` finds disks
 //!   without one. Serial numbers and world-wide names, of which a disk has several, leave out the missing ones; a
 //!   disk with none never matches.
-//! * A `name` below `/dev/disk` is resolved when the hint is compared, so that it names the same slot after a reboot.
+//! * A `name` that is a link to a disk is resolved when the hint is compared, so that it names the same slot after a reboot.
+//! * A disk that is reached over several paths has the names, links and SCSI addresses of all of them. Any of them fits a
+//!   hint; one that excludes (`s!=`) holds only if it does for all.
 
 use std::fmt;
 
@@ -289,17 +291,23 @@ impl Attribute {
     fn values(self, disk: &Disk) -> Vec<String> {
         let info = &disk.info;
         let one = |value: &Option<String>| vec![value.clone().unwrap_or_else(|| "none".to_owned())];
-        let known = |values: &[Option<String>]| values.iter().flatten().cloned().collect();
+        let known = |values: &[Option<String>]| values.iter().flatten().cloned().collect::<Vec<_>>();
         match self {
             Self::Size => vec![format!("{:.2} GiB", gib(info.size))],
             Self::Rotational => vec![info.rotational.to_string()],
-            Self::Name => vec![info.name.clone()],
+            Self::Name => {
+                vec![&info.name].into_iter().chain(disk.other_paths.iter().map(|path| &path.name)).cloned().collect()
+            }
             Self::Model => one(&info.model),
             Self::Vendor => one(&info.vendor),
             Self::Wwn => known(&disk.wwns),
             Self::Serial => known(&disk.serials),
             Self::WwnWithExtension => one(&info.wwn_with_extension),
             Self::WwnVendorExtension => one(&info.wwn_vendor_extension),
+            Self::Hctl if !disk.other_paths.is_empty() => {
+                let others = disk.other_paths.iter().map(|path| path.hctl.clone());
+                known(&[info.hctl.clone()].into_iter().chain(others).collect::<Vec<_>>())
+            }
             Self::Hctl => one(&info.hctl),
             Self::ByPath if disk.by_paths.len() > 1 => disk.by_paths.clone(),
             Self::ByPath => one(&info.by_path),
@@ -319,9 +327,16 @@ impl Rule {
         match self.attribute {
             Attribute::Size => self.matches_number(gib(disk.info.size)),
             Attribute::Rotational => self.test == Test::Flag(disk.info.rotational),
-            Attribute::Name => self.with_link_resolved(disk).matches_text(&disk.info.name),
+            Attribute::Name => self.with_link_resolved(disk).fits_paths(&Attribute::Name.values(disk)),
+            attribute @ (Attribute::Hctl | Attribute::ByPath) => self.fits_paths(&attribute.values(disk)),
             attribute => attribute.values(disk).iter().any(|value| self.matches_text(value)),
         }
+    }
+
+    /// Values that tell the paths to a disk apart: a path that is excluded excludes the disk.
+    fn fits_paths(&self, values: &[String]) -> bool {
+        let mut fit = values.iter().map(|value| self.matches_text(value));
+        if matches!(self.test, Test::Text(Order::NotEqual, _)) { fit.all(|fits| fits) } else { fit.any(|fits| fits) }
     }
 
     fn matches_number(&self, number: f64) -> bool {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::probe::disks::OtherPath;
 use ferric_types::inventory::BlockDevice;
 use proptest::prelude::*;
 use serde_json::json;
@@ -112,6 +113,79 @@ fn a_name_may_be_a_link_that_is_followed_when_comparing() {
     for (hints, want) in cases {
         assert_eq!(parse(hints.clone()).unwrap().matches(&disk()), want, "{hints}");
     }
+}
+
+#[test]
+fn every_path_to_a_disk_names_it_and_excludes_it() {
+    let mut disk = disk();
+    disk.other_paths = vec![OtherPath { name: "/dev/sdq".to_owned(), hctl: Some("7:0:0:1".to_owned()) }];
+    let cases = [
+        (json!({"name": "/dev/sdq"}), true),
+        (json!({"name": "/dev/sda"}), true),
+        (json!({"name": "/dev/sdb"}), false),
+        (json!({"name": "s!= /dev/sdq"}), false),
+        (json!({"name": "s!= /dev/sdb"}), true),
+        (json!({"name": "s!= /dev/disk/by-id/ata-S1"}), false),
+        (json!({"hctl": "7:0:0:1"}), true),
+        (json!({"hctl": "0:0:0:0"}), true),
+        (json!({"hctl": "s!= 7:0:0:1"}), false),
+        (json!({"hctl": "<or> 5:0:0:0 <or> 7:0:0:1"}), true),
+        (json!({"by_path": "s!= /dev/disk/by-path/pci-0000:00:1f.2-ata-1.0"}), false),
+    ];
+    for (hints, want) in cases {
+        assert_eq!(parse(hints.clone()).unwrap().matches(&disk), want, "{hints}");
+    }
+    assert_eq!(parse(json!({"hctl": "9:0:0:0"})).unwrap().mismatches(&disk), "hctl is 0:0:0:0 or 7:0:0:1");
+}
+
+/// What the reference agent was seen to do (hardware section 4), and what is done here where the two differ.
+#[test]
+fn quirks_of_the_reference_agent_are_kept_or_left_out_on_purpose() {
+    let mut ten_and_a_bit = disk();
+    ten_and_a_bit.info.size = 10 * GIB + 1;
+    let (exact, bit) = (disk(), ten_and_a_bit);
+    // Kept: a plain size is exact, and the usual form is at least; nothing is rounded.
+    for (hints, of_exact, of_bit) in [
+        (json!({"size": 10}), true, false),
+        (json!({"size": "== 10"}), true, false),
+        (json!({"size": "= 10"}), true, true),
+        (json!({"size": ">= 10"}), true, true),
+        (json!({"size": "<= 10"}), true, false),
+        (json!({"size": "> 10"}), false, true),
+        // There a number is compared to a text, which never fits. Nobody writes this in the hope of no disk at all.
+        (json!({"size": "<or> 10 <or> 20"}), true, false),
+        // There it is refused.
+        (json!({"size": "<range-in> [ 10 11 )"}), true, true),
+    ] {
+        let rules = parse(hints.clone()).unwrap();
+        assert_eq!((rules.matches(&exact), rules.matches(&bit)), (of_exact, of_bit), "{hints}");
+    }
+    // Kept: blanks inside a text count, those around it and the case of letters do not, operators need none.
+    for (hints, want) in [
+        (json!({"model": "  SAMSUNG ssd 860  "}), true),
+        (json!({"model": "samsungssd860"}), false),
+        (json!({"model": "s==Samsung SSD 860"}), true),
+        (json!({"model": "<in>ssd 860"}), true),
+        (json!({"model": "<IN> SSD"}), true),
+        (json!({"model": "<or>x<or>Samsung SSD 860"}), true),
+        // Kept: what is missing is the text none.
+        (json!({"vendor": "NONE"}), true),
+        (json!({"vendor": "<in> on"}), true),
+        (json!({"vendor": "s!= none"}), false),
+        (json!({"wwn_with_extension": "none"}), true),
+        // Kept: of several values the missing ones do not count, not even as none.
+        (json!({"serial": "s!= S1 AB"}), true),
+        (json!({"wwn": "<or> none <or> 0x1"}), false),
+        // Kept: all spellings of yes and no.
+        (json!({"rotational": "OFF"}), true),
+        (json!({"rotational": 0}), true),
+        (json!({"rotational": "t"}), false),
+    ] {
+        assert_eq!(parse(hints.clone()).unwrap().matches(&exact), want, "{hints}");
+    }
+    // Here as there, all hints must fit.
+    assert!(!parse(json!({"size": 10, "model": "other"})).unwrap().matches(&exact));
+    assert!(parse(json!({})).unwrap().matches(&exact), "nothing is asked for");
 }
 
 #[test]

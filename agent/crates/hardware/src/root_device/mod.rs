@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use ferric_sys::attr;
+use ferric_sys::uevent::UeventSocket;
 use ferric_types::Node;
 use ferric_types::error::{CommandError, ErrorClass};
-use ferric_types::inventory::BlockDevice;
 use serde_json::{Map, Value};
 
 use crate::hints::{RootDeviceHints, Shown};
@@ -17,8 +17,13 @@ use crate::skip_list;
 
 /// Smallest disk that is chosen without hints, bytes.
 pub const MIN_SIZE_BYTES: u64 = 4 << 30;
-/// Longest pause between two looks for a disk that has not come up: a look costs a few file reads.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause between two looks for a disk that has not come up, where the kernel tells of disks: udev, where there is
+/// one, adds to what is known of a disk only after the kernel has told of it.
+const TOLD_PAUSE: Duration = Duration::from_secs(2);
+/// The same where it does not.
+const UNTOLD_PAUSE: Duration = Duration::from_millis(250);
+/// Disks come in crowds; they are looked at together when no other has come for this long.
+const QUIET: Duration = Duration::from_millis(30);
 
 /// Disks that may be touched: all but those on the node's skip list.
 ///
@@ -105,8 +110,8 @@ fn not_found(details: String) -> CommandError {
 
 /// Waits until the root device is there, for as long as `disk_wait_attempts` looks `disk_wait_delay` apart would take,
 /// counted from when the agent started looking at the hardware: a disk that has not come up by then will not do so for
-/// the asking. Looks are made more often than that, so that a disk is used as soon as it is there. `node` brings the
-/// hints; without it any disk of 4 GiB will do.
+/// the asking. All disks are looked at again whenever the kernel tells that one has come or changed, so that a disk is used
+/// as soon as it is there. `node` brings the hints; without it any disk of 4 GiB will do.
 ///
 /// # Errors
 /// `DeviceNotFound` when the time is over; other errors of [`select`] at once. At start-up the caller only logs it.
@@ -124,6 +129,8 @@ pub fn wait(
         || node.root_device_hints().is_some_and(|hints| RootDeviceHints::parse(hints).is_err());
     let deadline = if hopeless { Instant::now() } else { registry.began() + limit };
     let mut said = false;
+    // Before the first look, so that no disk falls between.
+    let disks = Disks::of(machine);
     loop {
         match select(registry, machine, settings, node) {
             Err(error) if error.class == ErrorClass::DeviceNotFound && Instant::now() < deadline => {
@@ -131,7 +138,7 @@ pub fn wait(
                     tracing::warn!(seconds = limit.as_secs(), reason = error.details, "waiting for the root device");
                     said = true;
                 }
-                std::thread::sleep(LOOK_PAUSE.min(deadline.saturating_duration_since(Instant::now())));
+                disks.wait_for_change(deadline.saturating_duration_since(Instant::now()));
             }
             result => return result,
         }
@@ -146,9 +153,25 @@ pub fn wait_for_disks(machine: &Machine, registry: &Registry, settings: &Setting
     }
 }
 
-/// The disk that would be chosen without hints, from an inventory: the inspection's `root_disk`.
-pub fn default_disk(disks: &[BlockDevice]) -> Option<&BlockDevice> {
-    disks.iter().filter(|disk| disk.size >= MIN_SIZE_BYTES).min_by(|a, b| (a.size, &a.name).cmp(&(b.size, &b.name)))
+/// Tells when it is time to look again.
+struct Disks(Option<UeventSocket>);
+
+impl Disks {
+    /// Of this machine; a tree that stands for one does not tell.
+    fn of(machine: &Machine) -> Self {
+        let socket = machine.root.is_host().then(UeventSocket::open);
+        let socket = socket.transpose().inspect_err(|error| tracing::warn!(%error, "not told when disks come"));
+        Self(socket.ok().flatten())
+    }
+
+    /// Until a disk has come, gone or changed, or for as long as it makes sense not to look.
+    fn wait_for_change(&self, limit: Duration) {
+        let told = self.0.as_ref().map(|socket| socket.block_change(limit.min(TOLD_PAUSE), QUIET));
+        match told {
+            Some(Ok(changed)) => tracing::debug!(changed, "looking for the root device again"),
+            Some(Err(_)) | None => std::thread::sleep(limit.min(UNTOLD_PAUSE)),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -135,9 +135,14 @@ fn skipped_disks_are_no_candidates_with_or_without_hints() {
 
 #[test]
 fn virtual_media_and_read_only_disks_are_not_taken_without_a_hint() {
-    let lab = lab(&[("vda", 5 * GIB_SECTORS), ("vdb", 6 * GIB_SECTORS), ("vdc", 7 * GIB_SECTORS)]);
-    lab.tree.link("dev/disk/by-label/ir-vfd-dev", "dev/vda").unwrap();
+    let lab = lab(&[("vda", 8 * GIB_SECTORS), ("vdb", 6 * GIB_SECTORS), ("vdc", 7 * GIB_SECTORS)]);
+    let size = (5 * GIB_SECTORS).to_string();
+    let usb = "pci0000:00/0000:00:14.0/usb2/2-1/2-1:1.0/host6/target6:0:0/6:0:0:0";
+    lab.tree.disk("sda", usb, "8:0", &[("size", &size), ("removable", "0")]).unwrap();
+    lab.tree.link("dev/disk/by-label/IR-VFD-DEV", "dev/sda").unwrap();
     lab.tree.file("sys/block/vdb/ro", "1").unwrap();
+    // Whoever had the machine before may have written this on a disk; it is one like others.
+    lab.tree.link("dev/disk/by-label/VMEDIA_BOOT_ISO", "dev/vdc").unwrap();
     assert_eq!(lab.select(json!({})).unwrap(), "/dev/vdc");
     assert_eq!(lab.select(json!({"properties": {"root_device": {"name": "/dev/vdb"}}})).unwrap(), "/dev/vdb");
 }

@@ -11,8 +11,8 @@ const MD_MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
 #[test]
 fn erase_devices_erases_disks_and_tells_what_became_of_each() {
     let mut lab = lab();
-    lab.disk("vda", 8 * MIB, false).disk("vdb", 8 * MIB, false).disk("vdc", 8 * MIB, true).disk("vdd", 8 * MIB, false);
-    lab.tree.link("dev/disk/by-label/ir-vfd-dev", "dev/vdb").unwrap();
+    lab.disk("vda", 8 * MIB, false).disk("sdb", 8 * MIB, false).disk("vdc", 8 * MIB, true).disk("vdd", 8 * MIB, false);
+    lab.tree.link("dev/disk/by-label/ir-vfd-dev", "dev/sdb").unwrap();
     // Anybody can write a superblock; only the kernel makes an array of it.
     lab.write("vdc", MIB + 4096, &MD_MAGIC);
     lab.write("vdc1", 4096, &MD_MAGIC);
@@ -23,16 +23,16 @@ fn erase_devices_erases_disks_and_tells_what_became_of_each() {
     let result = lab.clean("erase_devices", &node).unwrap();
     assert_eq!(result["/dev/vda"]["zeroed"], true, "{result}");
     assert_eq!(result["/dev/vda"]["method"], "overwrite");
-    assert_eq!(result["/dev/vdb"]["skipped"], "virtual media of the BMC");
+    assert_eq!(result["/dev/sdb"]["skipped"], "virtual media of the BMC");
     assert_eq!(result["/dev/vdc"]["zeroed"], true, "{result}");
     assert_eq!(result["/dev/vdd"]["skipped"], "read-only");
-    for (disk, want) in [("vda", 0), ("vdb", 0xa5), ("vdc", 0), ("vdd", 0xa5)] {
+    for (disk, want) in [("vda", 0), ("sdb", 0xa5), ("vdc", 0), ("vdd", 0xa5)] {
         assert_eq!(lab.byte(disk, 5 * MIB), want, "{disk}");
     }
     let report = lab.progress.report().unwrap();
     assert_eq!(
         (report.phase.as_str(), report.total_bytes),
-        ("erase /dev/vda, /dev/vdb, /dev/vdc, /dev/vdd", Some(32 * MIB))
+        ("erase /dev/vda, /dev/sdb, /dev/vdc, /dev/vdd", Some(32 * MIB))
     );
     assert_eq!(report.done_bytes, 32 * MIB);
 }

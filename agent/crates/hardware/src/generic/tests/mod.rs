@@ -111,12 +111,17 @@ fn lab() -> Lab {
 }
 
 impl Lab {
-    /// A disk full of old data, with the size that sysfs claims and one partition if asked for.
+    /// A disk full of old data, with the size that sysfs claims and one partition if asked for. One called `sd...` is on USB.
     fn disk(&mut self, name: &str, bytes: u64, partition: bool) -> &mut Self {
         let number = self.disks;
         self.disks += 1;
         let size = (bytes / 512).to_string();
-        let device = format!("pci0000:00/0000:00:{:02x}.0/virtio{number}", number + 3);
+        let place = if name.starts_with("sd") {
+            format!("usb1/1-1/1-1:1.0/host{number}/target{number}:0:0/{number}:0:0:0")
+        } else {
+            format!("virtio{number}")
+        };
+        let device = format!("pci0000:00/0000:00:{:02x}.0/{place}", number + 3);
         let serial = format!("serial-{name}");
         self.tree
             .disk(name, &device, &format!("254:{}", number * 16), &[("size", &size), ("serial", &serial)])

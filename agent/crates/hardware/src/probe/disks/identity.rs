@@ -9,7 +9,7 @@ use std::path::Path;
 use ferric_sys::{Root, attr};
 
 use super::sysfs::Chain;
-use super::vpd::{self, AtaIdentity, ScsiIdentity, Wwn, underscores};
+use super::vpd::{self, AtaIdentity, ScsiIdentity, Wwn, replace_chars, underscores};
 
 /// What a disk is called by its maker.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(super) struct Identity {
     pub(super) serial_short: Option<String>,
     /// `ID_SERIAL`.
     pub(super) serial_full: Option<String>,
+    /// `ID_SERIAL` as some versions of udev have it.
+    pub(super) serial_other: Option<String>,
     /// World-wide name.
     pub(super) wwn: Wwn,
     /// Links in `by-id`, without the directory.
@@ -54,26 +56,34 @@ pub(super) fn of(root: &Root, kname: &str, chain: &Chain) -> Identity {
 fn nvme(dir: &Path) -> Identity {
     let model = attr::read_optional(&dir.join("device/model"));
     let serial = attr::read_optional(&dir.join("device/serial"));
-    let wwid = attr::read_optional(&dir.join("wwid"));
+    let wwid = attr::read_optional(&dir.join("wwid")).or_else(|| nvme_name(dir));
     let full = model.as_ref().zip(serial.as_ref()).map(|(model, serial)| format!("{model}_{serial}"));
     let full = full.map(|full| replace_chars(&full));
-    let mut by_id = Vec::new();
-    if let Some(full) = &full {
-        by_id.push(format!("nvme-{full}"));
-        if let Some(nsid) = attr::read_optional(&dir.join("nsid")) {
-            by_id.push(format!("nvme-{full}_{nsid}"));
-        }
-    }
+    // Since version 253 the namespace is a part of it.
+    let with_namespace = full.as_ref().zip(attr::read_optional(&dir.join("nsid")));
+    let with_namespace = with_namespace.map(|(full, nsid)| format!("{full}_{nsid}"));
+    let mut by_id: Vec<String> = full.iter().chain(&with_namespace).map(|full| format!("nvme-{full}")).collect();
     by_id.extend(wwid.as_ref().map(|wwid| format!("nvme-{}", replace_chars(wwid))));
     Identity {
         model,
         serial: serial.clone(),
         serial_short: serial,
         serial_full: full,
+        serial_other: with_namespace,
         wwn: Wwn { wwn: wwid, ..Wwn::default() },
         by_id,
         ..Identity::default()
     }
+}
+
+/// The namespace's name, as newer kernels put it together in `wwid`, from its parts: the NGUID, else the EUI-64.
+fn nvme_name(dir: &Path) -> Option<String> {
+    let name = |attribute: &str| {
+        let text = attr::read_optional(&dir.join(attribute))?;
+        let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+        digits.bytes().any(|digit| digit != b'0').then(|| format!("eui.{}", digits.to_lowercase()))
+    };
+    name("nguid").or_else(|| name("eui"))
 }
 
 fn virtio(dir: &Path) -> Identity {
@@ -107,8 +117,13 @@ fn scsi(dir: &Path, chain: &Chain) -> Identity {
     let unit_serial = page("vpd_pg80").and_then(|page| vpd::unit_serial(&page));
     let scsi = page("vpd_pg83").and_then(|page| vpd::scsi_identity(&page, &vendor, model.as_deref().unwrap_or("")));
     let ata = page("vpd_pg89").and_then(|page| vpd::ata_identity(&page));
-    if let Some(serial) = chain.usb("serial").filter(|_| chain.numbered("usb").is_some()) {
-        return usb(&vendor, model, serial, chain, scsi);
+    if chain.numbered("usb").is_some() {
+        // A disk in an enclosure is what it is in there, when the bridge tells (USB attached SCSI); a stick is not asked.
+        let is_fixed = attr::read_optional(&dir.join("removable")).is_some_and(|flag| flag == "0");
+        return match ata.filter(|_| is_fixed) {
+            Some(ata) => ata_disk(model, unit_serial, ata, scsi),
+            None => usb(&vendor, model, chain, scsi),
+        };
     }
     if vendor == "ATA" {
         return ata_disk(model, unit_serial, ata.unwrap_or_default(), scsi);
@@ -116,8 +131,8 @@ fn scsi(dir: &Path, chain: &Chain) -> Identity {
     let identity = scsi.unwrap_or_else(|| match &unit_serial {
         // What scsi_id falls back to.
         Some(serial) => ScsiIdentity {
-            serial: underscores(&format!("S{vendor:<8}{:<16}{serial}", model.as_deref().unwrap_or(""))),
-            serial_short: underscores(serial),
+            serial: replace_chars(&underscores(&format!("S{vendor:<8}{:<16}{serial}", model.as_deref().unwrap_or("")))),
+            serial_short: replace_chars(&underscores(serial)),
             wwn: Wwn::default(),
         },
         None => ScsiIdentity::default(),
@@ -125,8 +140,8 @@ fn scsi(dir: &Path, chain: &Chain) -> Identity {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     let short = some(identity.serial_short);
     let full = some(identity.serial);
-    let mut by_id: Vec<String> = full.iter().map(|full| format!("scsi-{}", replace_chars(full))).collect();
-    by_id.extend(identity.wwn.with_extension.iter().map(|wwn| format!("wwn-{wwn}")));
+    let mut by_id: Vec<String> = full.iter().map(|full| format!("scsi-{full}")).collect();
+    by_id.extend(identity.wwn.with_extension.iter().map(|wwn| format!("wwn-{}", replace_chars(wwn))));
     Identity {
         model,
         serial: unit_serial.or_else(|| short.clone()),
@@ -150,33 +165,35 @@ fn ata_disk(
         Some(wwn) => Wwn::of_ata(wwn),
         None => scsi.map(|identity| identity.wwn).unwrap_or_default(),
     };
-    let full = match (&model, &serial) {
-        (Some(model), Some(serial)) => Some(underscores(&format!("{model}_{serial}"))),
-        (Some(model), None) => Some(underscores(model)),
-        (None, _) => serial.clone(),
-    };
-    let mut by_id: Vec<String> = full.iter().map(|full| format!("ata-{}", replace_chars(full))).collect();
+    let parts: Vec<&str> = [&model, &serial].into_iter().flatten().map(String::as_str).collect();
+    let full = Some(replace_chars(&underscores(&parts.join("_")))).filter(|full| !full.is_empty());
+    let mut by_id: Vec<String> = full.iter().map(|full| format!("ata-{full}")).collect();
     by_id.extend(wwn.with_extension.iter().map(|wwn| format!("wwn-{wwn}")));
     Identity { model, serial_short: serial.clone(), serial, serial_full: full, wwn, by_id, ..Identity::default() }
 }
 
-fn usb(vendor: &str, model: Option<String>, serial: String, chain: &Chain, scsi: Option<ScsiIdentity>) -> Identity {
-    let full = replace_chars(&underscores(&format!("{vendor}_{}_{serial}", model.as_deref().unwrap_or(""))));
-    let instance = chain.hctl().map(|hctl| format!("-{}:{}", hctl.target, hctl.lun)).unwrap_or_default();
+fn usb(vendor: &str, model: Option<String>, chain: &Chain, scsi: Option<ScsiIdentity>) -> Identity {
+    // The USB mass storage specification wants hexadecimal digits; what does not even print is not believed.
+    let is_sound = |serial: &String| serial.bytes().all(|byte| (0x20..0x7f).contains(&byte) && byte != b',');
+    let serial = chain.usb("serial").filter(is_sound).map(|serial| replace_chars(&underscores(&serial)));
+    let mut full = underscores(&format!("{vendor}_{}", model.as_deref().unwrap_or("")));
+    if let Some(serial) = &serial {
+        full = format!("{full}_{serial}");
+    }
+    // The units of a card reader are told apart.
+    if let Some(hctl) = chain.hctl() {
+        full = format!("{full}-{}:{}", hctl.target, hctl.lun);
+    }
+    let full = replace_chars(&full);
     Identity {
         model,
-        by_id: vec![format!("usb-{full}{instance}")],
-        serial: Some(serial.clone()),
-        serial_short: Some(serial),
+        by_id: vec![format!("usb-{full}")],
+        serial: Some(serial.clone().unwrap_or_else(|| full.clone())),
+        serial_short: serial,
         serial_full: Some(full),
         wwn: scsi.map(|identity| identity.wwn).unwrap_or_default(),
         ..Identity::default()
     }
-}
-
-/// Characters that udev keeps in the names of links; others become underscores.
-pub(super) fn replace_chars(text: &str) -> String {
-    text.trim().chars().map(|c| if c.is_ascii_alphanumeric() || "#+-.:=@_/".contains(c) { c } else { '_' }).collect()
 }
 
 /// Properties of a block device in udev's database; `None` where no udev runs or does not know it.
@@ -280,6 +297,61 @@ mod tests {
         let found = identity(&tree, "sdb");
         assert_eq!(found.serial.as_deref(), Some("1-0000:00:1d.7-1"));
         assert_eq!(found.by_id, ["usb-QEMU_QEMU_HARDDISK_1-0000:00:1d.7-1-0:0"]);
+        assert_eq!(found.serial_full.as_deref(), Some("QEMU_QEMU_HARDDISK_1-0000:00:1d.7-1-0:0"));
+        // What does not print is no serial number: the maker left the memory as it was.
+        tree.file(&format!("{device}/serial"), "\u{7f}\u{7f}").unwrap();
+        let nameless = identity(&tree, "sdb");
+        assert_eq!((nameless.serial.as_deref(), nameless.serial_short), (Some("QEMU_QEMU_HARDDISK-0:0"), None));
+    }
+
+    #[test]
+    fn a_disk_in_a_usb_enclosure_is_known_by_its_own_name() {
+        let tree = MachineTree::new().unwrap();
+        let usb = "pci0000:00/0000:00:14.0/usb2/2-3/2-3:1.0/host7/target7:0:0/7:0:0:0";
+        tree.disk("sdc", usb, "8:32", &[("removable", "0"), ("device/vendor", "JMicron"), ("device/model", "Tech")])
+            .unwrap();
+        tree.file("sys/devices/pci0000:00/0000:00:14.0/usb2/2-3/idVendor", "152d").unwrap();
+        tree.file("sys/devices/pci0000:00/0000:00:14.0/usb2/2-3/serial", "0123456789ABCDEF").unwrap();
+        let mut page = vec![0; 572];
+        page[1] = 0x89;
+        page[60 + 20..60 + 24].copy_from_slice(b"1S 2");
+        page[60 + 54..60 + 58].copy_from_slice(b"oMed");
+        tree.bytes(&format!("sys/devices/{usb}/vpd_pg89"), &page).unwrap();
+        let found = identity(&tree, "sdc");
+        assert_eq!((found.model.as_deref(), found.serial.as_deref()), (Some("Mode"), Some("S12")));
+        assert_eq!(found.by_id, ["ata-Mode_S12"]);
+        tree.file("sys/block/sdc/removable", "1").unwrap();
+        assert_eq!(identity(&tree, "sdc").serial.as_deref(), Some("0123456789ABCDEF"));
+    }
+
+    #[test]
+    fn nvme_namespaces_of_old_kernels_are_named_by_their_parts() {
+        let tree = MachineTree::new().unwrap();
+        let nvme = "pci0000:00/0000:00:04.0/nvme/nvme0";
+        tree.disk("nvme0n1", nvme, "259:0", &[("eui", "00 25 38 8b 71 b5 e6 a3")]).unwrap();
+        assert_eq!(identity(&tree, "nvme0n1").wwn.wwn.as_deref(), Some("eui.0025388b71b5e6a3"));
+        tree.file("sys/block/nvme0n1/nguid", "00000000-0000-0000-0000-000000000000").unwrap();
+        assert_eq!(identity(&tree, "nvme0n1").wwn.wwn.as_deref(), Some("eui.0025388b71b5e6a3"));
+        tree.file("sys/block/nvme0n1/nguid", "01000000-0000-0000-5CD2-E4A1B2C3D401").unwrap();
+        assert_eq!(identity(&tree, "nvme0n1").wwn.wwn.as_deref(), Some("eui.01000000000000005cd2e4a1b2c3d401"));
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_folder_of_links() {
+        let tree = MachineTree::new().unwrap();
+        let hostile = "../../../../etc/x";
+        tree.disk("vda", "pci0000:00/0000:00:03.0/virtio0", "254:0", &[("serial", hostile)]).unwrap();
+        let nvme = [("device/model", hostile), ("device/serial", hostile), ("wwid", hostile), ("nsid", "1")];
+        tree.disk("nvme0n1", "pci0000:00/0000:00:04.0/nvme/nvme0", "259:0", &nvme).unwrap();
+        let mmc = [("device/name", hostile), ("device/serial", hostile)];
+        tree.disk("mmcblk0", "platform/mmc_host/mmc0/mmc0:0001", "179:0", &mmc).unwrap();
+        tree.disk("sda", SCSI, "8:0", &[("device/vendor", hostile), ("device/model", hostile)]).unwrap();
+        let text = [&b"\x02\x03\0\x11"[..], hostile.as_bytes()].concat();
+        tree.bytes(&format!("sys/devices/{SCSI}/vpd_pg83"), &[b"\0\x83\0\x15", &text[..]].concat()).unwrap();
+        for kname in ["vda", "nvme0n1", "mmcblk0", "sda"] {
+            let names = identity(&tree, kname).by_id;
+            assert!(!names.is_empty() && names.iter().all(|name| !name.contains('/')), "{kname}: {names:?}");
+        }
     }
 
     #[test]

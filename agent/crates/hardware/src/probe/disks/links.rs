@@ -2,12 +2,13 @@
 //! its persistent-storage rules form them. Own code, since there is no udev in our image: the init program makes these
 //! links, and the inventory and the hints read the same names.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use ferric_sys::{Root, attr};
 
-use super::identity;
 use super::sysfs::{Chain, Hctl, is_numbered};
+use super::{identity, vpd};
 
 /// Links of a block device, whole disk or partition, below `/dev/disk`: `by-path/...` and `by-id/...`.
 pub fn links(root: &Root, kname: &str) -> Vec<String> {
@@ -26,9 +27,36 @@ pub fn links(root: &Root, kname: &str) -> Vec<String> {
     links.extend(identity::of(root, kname, &chain).by_id.into_iter().map(|name| format!("by-id/{name}")));
     for (attribute, prefix) in [("dm/name", "dm-name-"), ("dm/uuid", "dm-uuid-")] {
         let value = attr::read_optional(&dir.join(attribute));
-        links.extend(value.map(|value| format!("by-id/{prefix}{}", identity::replace_chars(&value))));
+        links.extend(value.map(|value| format!("by-id/{prefix}{}", vpd::replace_chars(&value))));
     }
     links
+}
+
+/// The links that somebody has made, udev or our own init, by the kernel name of the device they lead to.
+#[derive(Debug, Default)]
+pub(super) struct Made(BTreeMap<String, Vec<String>>);
+
+impl Made {
+    /// Reads `/dev/disk`, `/dev/md` and `/dev/mapper`, each once.
+    pub(super) fn read(root: &Root) -> Self {
+        let mut made = Self::default();
+        let below_disk = attr::list(&root.path("dev/disk")).into_iter().map(|name| format!("dev/disk/{name}"));
+        for directory in below_disk.chain(["dev/md", "dev/mapper"].map(str::to_owned)) {
+            let path = root.path(&directory);
+            for name in attr::list(&path) {
+                if let Some(kname) = attr::link_name(&path.join(&name)) {
+                    made.0.entry(kname).or_default().push(format!("/{directory}/{name}"));
+                }
+            }
+        }
+        made
+    }
+
+    /// Full paths of the links to a device: those in `by-path`, and all others.
+    pub(super) fn to(&self, kname: &str) -> (Vec<String>, Vec<String>) {
+        let links = self.0.get(kname).cloned().unwrap_or_default();
+        links.into_iter().partition(|link| link.starts_with("/dev/disk/by-path/"))
+    }
 }
 
 /// Links of what is on a block device: `by-label`, `by-uuid`, `by-partlabel`, `by-partuuid`. Empty texts make none.
@@ -65,40 +93,52 @@ pub(super) fn by_path(root: &Root, chain: &Chain) -> Vec<String> {
     let Some(device) = device_part(root, chain) else { return Vec::new() };
     let Some(bus) = bus_part(root, chain) else { return Vec::new() };
     let join = |device: String| {
-        [bus.as_str(), device.as_str()].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>().join("-")
+        let parts: Vec<&str> = [bus.as_str(), device.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+        // What a target calls itself must not lead out of the folder of links.
+        parts.join("-").replace('/', "_")
     };
-    device.into_iter().map(join).collect()
+    let mut names: Vec<String> = device.into_iter().map(join).collect();
+    // The name that virtio disks had before they were named like all others, which udev keeps.
+    let old = names.first().filter(|name| chain.is_virtio_blk() && name.starts_with("pci-"));
+    names.extend(old.map(|name| format!("virtio-{name}")));
+    names
 }
 
 /// The host side, from the outermost in: the platform device, the PCI function, the USB port behind it.
 fn bus_part(root: &Root, chain: &Chain) -> Option<String> {
     let mut parts = Vec::new();
-    let mut has_pci = false;
+    let mut before = None;
     for (name, dir) in chain.iter() {
-        if is_pci_address(name) {
-            // Only the function itself: the bridges above it say nothing more.
-            if !has_pci {
-                parts.push(format!("pci-{name}"));
-            }
-            has_pci = true;
-        } else if let Some(port) = usb_port(name) {
-            parts.push(format!("usb-0:{port}"));
-        } else if attr::link_name(&dir.join("subsystem")).as_deref() == Some("platform") {
-            parts.push(format!("platform-{name}"));
+        let bus = bus(name, dir);
+        match &bus {
+            // Of a row of devices on one bus only the innermost: the bridges right above a PCI function say nothing more.
+            // Behind a volume management device (VMD) there is a PCI domain of its own, and the device is named too.
+            Some(bus) if before.as_ref() != Some(bus) => parts.push(format!("{bus}-{name}")),
+            Some(_) => {}
+            None => parts.extend(usb_port(name).map(|port| format!("usb-0:{port}"))),
         }
+        before = bus;
     }
     if parts.iter().any(|part| !part.starts_with("usb-")) {
         parts.reverse();
         return Some(parts.join("-"));
     }
-    // A network disk has no bus of the host: its target names it.
-    iscsi(root, chain).map(|_| String::new())
+    // A network disk may have no bus of the host: its target names it.
+    (iscsi(root, chain).is_some() || fibre_channel(root, chain).is_some()).then(String::new)
+}
+
+/// The bus that a device is on, of those that name devices.
+fn bus(name: &str, dir: &Path) -> Option<String> {
+    if is_pci_address(name) {
+        return Some("pci".to_owned());
+    }
+    attr::link_name(&dir.join("subsystem")).filter(|bus| ["platform", "acpi", "xen"].contains(&bus.as_str()))
 }
 
 /// The disk behind the host side; several where udev made compatible names. An empty one for disks that are alone
 /// there, `None` for buses without a predictable name.
 fn device_part(root: &Root, chain: &Chain) -> Option<Vec<String>> {
-    if chain.find(|name| is_numbered(name, "virtio")).is_some() && chain.hctl().is_none() {
+    if chain.is_virtio_blk() {
         return Some(vec![String::new()]);
     }
     if chain.find(|name| is_numbered(name, "nvme")).is_some() {
@@ -106,24 +146,49 @@ fn device_part(root: &Root, chain: &Chain) -> Option<Vec<String>> {
         return Some(vec![format!("nvme-{nsid}")]);
     }
     let Some(hctl) = chain.hctl() else {
-        // Platform devices such as an SD card controller hold one disk.
-        return chain.find(is_pci_address).is_none().then(|| vec![String::new()]);
+        // Platform devices such as an SD card controller hold one disk; on PCI, udev does not name such a disk.
+        return chain.has_platform().then(|| vec![String::new()]);
     };
-    if let Some((name, _)) = chain.find(|name| name.starts_with("rport-")) {
-        let port = attr::read_optional(&root.path("sys/class/fc_remote_ports").join(name).join("port_name"))?;
-        return Some(vec![format!("fc-{port}-lun-{}", hctl.lun)]);
+    let lun = lun(hctl.lun);
+    if chain.find(|name| name.starts_with("rport-")).is_some() {
+        return Some(vec![format!("fc-{}-{lun}", fibre_channel(root, chain)?)]);
     }
     if let Some((end_device, _)) = chain.find(|name| name.starts_with("end_device-")) {
-        return sas(root, chain, end_device, hctl).map(|name| vec![name]);
+        return sas(root, chain, end_device, &lun).map(|name| vec![name]);
     }
     if let Some((port, dir)) = chain.numbered("ata") {
         return ata(port, dir, hctl);
     }
     if let Some(name) = iscsi(root, chain) {
-        return Some(vec![format!("{name}-lun-{}", hctl.lun)]);
+        return Some(vec![format!("{name}-{lun}")]);
+    }
+    if let Some(guid) = vmbus(chain) {
+        return Some(vec![format!("vmbus-{guid}-{lun}")]);
     }
     let host = hctl.host.saturating_sub(first_host(chain));
     Some(vec![format!("scsi-{host}:{}:{}:{}", hctl.channel, hctl.target, hctl.lun)])
+}
+
+/// A logical unit number: small ones as they are, those of other addressing methods in the order of their bytes
+/// (SAM-5 section 4.7).
+fn lun(number: u64) -> String {
+    if number < 256 {
+        return format!("lun-{number}");
+    }
+    format!("lun-0x{:04x}{:04x}00000000", number & 0xffff, number >> 16 & 0xffff)
+}
+
+/// World-wide name of the array's port.
+fn fibre_channel(root: &Root, chain: &Chain) -> Option<String> {
+    let (port, _) = chain.find(|name| name.starts_with("rport-"))?;
+    attr::read_optional(&root.path("sys/class/fc_remote_ports").join(port).join("port_name"))
+}
+
+/// Identifier of the virtual adapter under Hyper-V.
+fn vmbus(chain: &Chain) -> Option<String> {
+    let (_, host) = chain.numbered("host")?;
+    let id = attr::read_optional(&host.parent()?.join("device_id"))?;
+    Some(id.chars().filter(|c| !"{}-".contains(*c)).collect())
 }
 
 /// ATA: the port, counted within the controller. Disks behind a port multiplier or on a shared cable are told apart.
@@ -136,22 +201,21 @@ fn ata(port: &str, dir: &Path, hctl: Hctl) -> Option<Vec<String>> {
     Some(if hctl.target == 0 { vec![format!("ata-{number}"), full] } else { vec![full] })
 }
 
-fn sas(root: &Root, chain: &Chain, end_device: &str, hctl: Hctl) -> Option<String> {
+fn sas(root: &Root, chain: &Chain, end_device: &str, lun: &str) -> Option<String> {
     let device = root.path("sys/class/sas_device").join(end_device);
     let (port, _) = chain.find(|name| name.starts_with("port-"))?;
     let phys = attr::read_u64(&root.path("sys/class/sas_port").join(port).join("num_phys")).unwrap_or(1);
-    let lun = hctl.lun;
     if phys != 1 {
         let address = attr::read_optional(&device.join("sas_address"))?;
-        return Some(format!("sas-{address}-lun-{lun}"));
+        return Some(format!("sas-{address}-{lun}"));
     }
     let phy = attr::read_optional(&device.join("phy_identifier"))?;
     match chain.find(|name| name.starts_with("expander-")) {
         Some((expander, _)) => {
             let address = attr::read_optional(&root.path("sys/class/sas_device").join(expander).join("sas_address"))?;
-            Some(format!("sas-exp{address}-phy{phy}-lun-{lun}"))
+            Some(format!("sas-exp{address}-phy{phy}-{lun}"))
         }
-        None => Some(format!("sas-phy{phy}-lun-{lun}")),
+        None => Some(format!("sas-phy{phy}-{lun}")),
     }
 }
 
@@ -204,7 +268,7 @@ mod tests {
     #[test]
     fn every_bus_names_its_disks_as_udev_does() {
         let cases = [
-            ("vda", "pci0000:00/0000:00:03.0/virtio0", vec!["pci-0000:00:03.0"]),
+            ("vda", "pci0000:00/0000:00:03.0/virtio0", vec!["pci-0000:00:03.0", "virtio-pci-0000:00:03.0"]),
             ("sda", "pci0000:00/0000:00:05.0/virtio1/host2/target2:0:1/2:0:1:3", vec!["pci-0000:00:05.0-scsi-0:0:1:3"]),
             (
                 "sdb",
@@ -233,6 +297,37 @@ mod tests {
                 "platform/host8/session1/target8:0:0/8:0:0:1",
                 vec!["ip-192.0.2.9:3260-iscsi-iqn.2026-01.org.example:t-lun-1"],
             ),
+            // A drive that the system's volume management device has taken into a PCI domain of its own.
+            (
+                "nvme1n1",
+                "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme1",
+                vec!["pci-0000:00:0e.0-pci-10000:e1:00.0-nvme-2"],
+            ),
+            // Through a switch, and a unit with a number of the flat kind.
+            (
+                "sdh",
+                "pci0000:3a/0000:3a:00.0/0000:3b:00.1/host9/rport-9:0-2/target9:0:1/9:0:1:16640",
+                vec!["pci-0000:3b:00.1-fc-0x500a0981894b8dc5-lun-0x4100000000000000"],
+            ),
+            // A wide port: several phys lead to the same end device, and none of them names it.
+            (
+                "sdi",
+                "pci0000:00/0000:00:02.0/0000:04:00.0/host4/port-4:1/end_device-4:1/target4:0:0/4:0:0:0",
+                vec!["pci-0000:04:00.0-sas-0x5000c500a1b2c3d5-lun-0"],
+            ),
+            // The second adapter of one card: its host number depends on what was found first, its place does not.
+            ("sdj", "pci0000:00/0000:00:06.0/host11/target11:2:3/11:2:3:0", vec!["pci-0000:00:06.0-scsi-1:2:3:0"]),
+            ("sdk", "pci0000:00/0000:00:1f.5/ata9/host12/target12:15:0/12:15:0:0", vec!["pci-0000:00:1f.5-ata-2.15.0"]),
+            (
+                "sdl",
+                "LNXSYSTM:00/VMBUS:00/a0b1/host13/target13:0:0/13:0:0:1",
+                vec!["acpi-VMBUS:00-vmbus-f8b3781a1e824818a1c363d806ec15bb-lun-1"],
+            ),
+            // An SD card reader on PCI is no bus that udev names disks by; on the platform bus it is.
+            ("mmcblk0", "pci0000:00/0000:00:1e.6/mmc_host/mmc0/mmc0:aaaa", vec![]),
+            ("mmcblk1", "platform/fe340000.mmc/mmc_host/mmc1/mmc1:aaaa", vec!["platform-fe340000.mmc"]),
+            ("dm-0", "virtual/dm", vec![]),
+            ("nvme2n1", "virtual/nvme-subsystem/nvme-subsys2", vec![]),
         ];
         let tree = MachineTree::new().unwrap();
         for (number, (kname, device, _)) in cases.iter().enumerate() {
@@ -248,6 +343,16 @@ mod tests {
         tree.file("sys/class/iscsi_session/session1/targetname", "iqn.2026-01.org.example:t").unwrap();
         tree.file("sys/class/iscsi_connection/connection1:0/persistent_address", "192.0.2.9").unwrap();
         tree.file("sys/class/iscsi_connection/connection1:0/persistent_port", "3260").unwrap();
+        tree.file("sys/block/nvme1n1/nsid", "2").unwrap();
+        tree.file("sys/block/nvme2n1/nsid", "1").unwrap();
+        tree.file("sys/class/fc_remote_ports/rport-9:0-2/port_name", "0x500a0981894b8dc5").unwrap();
+        tree.file("sys/class/sas_port/port-4:1/num_phys", "4").unwrap();
+        tree.file("sys/class/sas_device/end_device-4:1/sas_address", "0x5000c500a1b2c3d5").unwrap();
+        tree.file("sys/devices/pci0000:00/0000:00:06.0/host10/uevent", "").unwrap();
+        tree.file("sys/devices/pci0000:00/0000:00:1f.5/ata9/ata_port/ata9/port_no", "2").unwrap();
+        tree.file("sys/devices/LNXSYSTM:00/VMBUS:00/a0b1/device_id", "{f8b3781a-1e82-4818-a1c3-63d806ec15bb}").unwrap();
+        tree.link("sys/devices/LNXSYSTM:00/VMBUS:00/subsystem", "sys/bus/acpi").unwrap();
+        tree.link("sys/devices/platform/fe340000.mmc/subsystem", "sys/bus/platform").unwrap();
         for (kname, device, want) in cases {
             assert_eq!(names(&tree, kname), want, "{device}");
         }
@@ -259,8 +364,9 @@ mod tests {
         tree.disk("vda", "pci0000:00/0000:00:03.0/virtio0", "254:0", &[("serial", "s 1"), ("vda2/partition", "2")])
             .unwrap();
         tree.link("sys/class/block/vda2", "sys/devices/pci0000:00/0000:00:03.0/virtio0/block/vda/vda2").unwrap();
-        assert_eq!(links(&tree.root(), "vda"), ["by-path/pci-0000:00:03.0", "by-id/virtio-s_1"]);
-        assert_eq!(links(&tree.root(), "vda2"), ["by-path/pci-0000:00:03.0-part2", "by-id/virtio-s_1-part2"]);
+        let disk = ["by-path/pci-0000:00:03.0", "by-path/virtio-pci-0000:00:03.0", "by-id/virtio-s_1"];
+        assert_eq!(links(&tree.root(), "vda"), disk);
+        assert_eq!(links(&tree.root(), "vda2"), disk.map(|link| format!("{link}-part2")));
         assert!(links(&tree.root(), "gone").is_empty());
     }
 

@@ -18,6 +18,7 @@ use blockdev::DeviceType;
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::BlockDevice;
 
+use links::Made;
 pub use links::{content_links, links};
 use multipath::PathState;
 use sysfs::Chain;
@@ -44,12 +45,23 @@ pub struct Disk {
     pub wwns: Vec<Option<String>>,
     /// Every link in `/dev/disk/by-path` that leads to it.
     pub by_paths: Vec<String>,
-    /// Links in `/dev/disk/by-id` that lead to it, or would.
+    /// Links in `/dev/disk/by-id` that lead to it, or would, and all others that do.
     pub by_ids: Vec<String>,
+    /// Other paths to the same disk, for which this one stands.
+    pub other_paths: Vec<OtherPath>,
     /// Device paths of its partitions, in order.
     pub partitions: Vec<String>,
     /// Device paths of the arrays and volumes that it, or one of its partitions, is a part of.
     pub holders: Vec<String>,
+}
+
+/// A path to a disk that is not used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OtherPath {
+    /// Device path.
+    pub name: String,
+    /// SCSI address.
+    pub hctl: Option<String>,
 }
 
 /// Kinds of disks.
@@ -77,7 +89,7 @@ impl Disk {
         }
     }
 
-    /// Every link in `/dev/disk` that is known to lead to it.
+    /// Every link that is known to lead to it.
     pub fn links(&self) -> impl Iterator<Item = &str> {
         self.by_paths.iter().chain(&self.by_ids).map(String::as_str)
     }
@@ -95,19 +107,24 @@ impl Disk {
 /// `/sys/block` or `/proc/self/mountinfo` cannot be read.
 pub fn disks(root: &Root) -> Result<Vec<Disk>, HardwareError> {
     let tree = blockdev::get_devices_at(root.path("/"))?;
-    let names = kernel_names(root);
+    let look = Look { root, names: kernel_names(root), made: Made::read(root) };
     let mut seen = HashSet::new();
-    let found = tree
+    let devices: Vec<(&String, &blockdev::BlockDevice)> = tree
         .iter_all()
-        .filter_map(|device| {
-            let kname = names.get(&device.maj_min.to_string())?;
-            if !seen.insert(kname.clone()) {
-                return None;
-            }
-            disk(root, kname, device, &names)
-        })
+        .filter_map(|device| Some((look.names.get(&device.maj_min.to_string())?, device)))
+        .filter(|(kname, _)| seen.insert(*kname))
         .collect();
-    Ok(multipath::collapse(found))
+    // A device may vanish at any time: it is left out then.
+    let found = devices.into_iter().filter_map(|(kname, device)| look.disk(kname, device)).collect();
+    Ok(multipath::collapse(found, |disk| multipath::answers(root, disk)))
+}
+
+/// What is read once for all disks.
+struct Look<'a> {
+    root: &'a Root,
+    /// Kernel name by device number.
+    names: BTreeMap<String, String>,
+    made: Made,
 }
 
 /// Kernel name by device number.
@@ -158,9 +175,17 @@ fn has_node(unit: &Path) -> bool {
     !is_block || unit.join("block").exists()
 }
 
-/// Whether a disk is the virtual medium through which a BMC hands parameters to the agent: never a target.
+/// Labels of what a conductor puts into a BMC's virtual drives.
+const VIRTUAL_MEDIA: [&str; 2] = ["ir-vfd-dev", "VMEDIA_BOOT_ISO"];
+
+/// Whether a disk is a virtual medium of the BMC, through which it hands parameters to the agent or boots it: never a
+/// target. Only USB has such media; anybody can write the label on a disk of the machine, to have it spared.
 pub fn is_virtual_media(root: &Root, kname: &str) -> bool {
-    attr::link_name(&root.path("dev/disk/by-label/ir-vfd-dev")).as_deref() == Some(kname)
+    let directory = root.path("dev/disk/by-label");
+    let is_label = |name: &str| VIRTUAL_MEDIA.iter().any(|label| label.eq_ignore_ascii_case(name));
+    let is_meant = |name: &String| attr::link_name(&directory.join(name)).as_deref() == Some(kname);
+    attr::list(&directory).iter().any(|name| is_label(name) && is_meant(name))
+        && Chain::of(root, kname).is_some_and(|chain| chain.numbered("usb").is_some())
 }
 
 /// Path of a device node by its kernel name.
@@ -176,86 +201,103 @@ fn kind(device: &blockdev::BlockDevice, dir: &Path) -> Option<DiskKind> {
         }
         DeviceType::Other => {
             let attribute = |name: &str| attr::read_optional(&dir.join(name)).unwrap_or_default();
-            if attribute("dm/uuid").starts_with("mpath-") {
+            let owner = attribute("dm/uuid");
+            if owner.starts_with("mpath-") {
                 Some(DiskKind::Multipath)
             } else {
-                attribute("md/level").contains("raid").then_some(DiskKind::Raid)
+                // Beside the levels that the crate knows there are raid4 and the like, and what `dmraid` makes.
+                let is_raid = attribute("md/level").contains("raid") || owner.starts_with("DMRAID-");
+                is_raid.then_some(DiskKind::Raid)
             }
         }
         _ => None,
     }
 }
 
-fn disk(
-    root: &Root,
-    kname: &str,
-    device: &blockdev::BlockDevice,
-    names: &BTreeMap<String, String>,
-) -> Option<(Disk, PathState)> {
-    let chain = Chain::of(root, kname)?;
-    let dir = chain.device();
-    let kind = kind(device, dir)?;
-    let skipped = ["fd", "ram", "zram"].into_iter().any(|prefix| sysfs::is_numbered(kname, prefix));
-    let hidden = attr::read_optional(&dir.join("hidden")).is_some_and(|hidden| hidden == "1");
-    if skipped || hidden || device.size == 0 || is_path_of_multipath(root, dir) {
-        return None;
-    }
-    // A device on top of others has no identity of its own: a multipath device has that of its paths.
-    let member = attr::list(&dir.join("slaves")).into_iter().next().filter(|_| kind == DiskKind::Multipath);
-    let member_chain = member.as_ref().and_then(|member| Chain::of(root, member));
-    let identity = match (&member, &member_chain) {
-        (Some(member), Some(chain)) => identity::of(root, member, chain),
-        _ => identity::of(root, kname, &chain),
+/// Whether a device is never shown: floppies, memory, and the areas of an eMMC that hold its firmware, which the kernel
+/// shows as disks of their own.
+fn is_skipped(kname: &str) -> bool {
+    let is_firmware = || {
+        let rest = kname.strip_prefix("mmcblk").map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit()));
+        rest.is_some_and(|rest| sysfs::is_numbered(rest, "boot") || rest == "rpmb")
     };
-    let by_paths = by_paths(root, kname, &chain);
-    let attribute = |name: &str| attr::read_u64(&dir.join("queue").join(name)).ok();
-    let sector = |name: &str| attribute(name).and_then(|bytes| u32::try_from(bytes).ok());
-    let logical_sectors = sector("logical_block_size").unwrap_or(512);
-    let wwn = identity.wwn.with_extension.clone().or_else(|| identity.wwn.wwn.clone());
-    let info = BlockDevice {
-        name: device_path(kname),
-        model: identity.model,
-        size: device.size,
-        rotational: attribute("rotational").is_some_and(|flag| flag == 1),
-        wwn: wwn.clone(),
-        serial: identity.serial.clone(),
-        vendor: identity.vendor,
-        wwn_with_extension: identity.wwn.with_extension,
-        wwn_vendor_extension: identity.wwn.vendor_extension,
-        hctl: attr::list(&dir.join("device/scsi_device")).into_iter().next(),
-        by_path: by_paths.first().cloned(),
-        logical_sectors,
-        physical_sectors: sector("physical_block_size").unwrap_or(logical_sectors),
-        tran: transport::transport(root, kname, &chain),
-    };
-    let disk = Disk {
-        info,
-        kname: kname.to_owned(),
-        kind,
-        read_only: device.ro,
-        serials: vec![identity.serial, identity.serial_short, identity.serial_full],
-        wwns: vec![wwn, identity.wwn.wwn],
-        by_paths,
-        by_ids: identity.by_id.iter().map(|name| format!("/dev/disk/by-id/{name}")).collect(),
-        partitions: partitions(device, names),
-        holders: holders(device, names),
-    };
-    Some((disk, PathState::of(dir)))
+    ["fd", "ram", "zram"].into_iter().any(|prefix| sysfs::is_numbered(kname, prefix)) || is_firmware()
 }
 
-/// Links that exist where udev or our own init made them; else those that would be made.
-fn by_paths(root: &Root, kname: &str, chain: &Chain) -> Vec<String> {
-    let directory = root.path("dev/disk/by-path");
-    let made: Vec<String> = attr::list(&directory)
-        .into_iter()
-        .filter(|link| attr::link_name(&directory.join(link)).as_deref() == Some(kname))
-        .collect();
-    let names = links::by_path(root, chain);
-    // The first of our own names goes first, so that the inventory does not depend on who made the links.
-    let first = names.first().cloned().filter(|first| made.is_empty() || made.contains(first));
-    let rest = if made.is_empty() { names } else { made };
-    let rest: Vec<String> = rest.into_iter().filter(|name| Some(name) != first.as_ref()).collect();
-    first.into_iter().chain(rest).map(|name| format!("/dev/disk/by-path/{name}")).collect()
+impl Look<'_> {
+    fn disk(&self, kname: &str, device: &blockdev::BlockDevice) -> Option<(Disk, PathState)> {
+        if device.size == 0 || is_skipped(kname) {
+            return None;
+        }
+        let root = self.root;
+        let chain = Chain::of(root, kname)?;
+        let dir = chain.device();
+        let kind = kind(device, dir)?;
+        let hidden = attr::read_optional(&dir.join("hidden")).is_some_and(|hidden| hidden == "1");
+        if hidden || is_path_of_multipath(root, dir) {
+            return None;
+        }
+        // A device on top of others has no identity of its own: a multipath device has that of its paths.
+        let member = attr::list(&dir.join("slaves")).into_iter().next().filter(|_| kind == DiskKind::Multipath);
+        let member_chain = member.as_ref().and_then(|member| Chain::of(root, member));
+        let identity = match (&member, &member_chain) {
+            (Some(member), Some(chain)) => identity::of(root, member, chain),
+            _ => identity::of(root, kname, &chain),
+        };
+        let (by_paths, other_links) = self.links(kname, &chain);
+        let attribute = |name: &str| attr::read_u64(&dir.join("queue").join(name)).ok();
+        let sector = |name: &str| attribute(name).and_then(|bytes| u32::try_from(bytes).ok());
+        let logical_sectors = sector("logical_block_size").unwrap_or(512);
+        let wwn = identity.wwn.with_extension.clone().or_else(|| identity.wwn.wwn.clone());
+        let info = BlockDevice {
+            name: device_path(kname),
+            model: identity.model,
+            size: device.size,
+            rotational: attribute("rotational").is_some_and(|flag| flag == 1),
+            wwn: wwn.clone(),
+            serial: identity.serial.clone(),
+            vendor: identity.vendor,
+            wwn_with_extension: identity.wwn.with_extension,
+            wwn_vendor_extension: identity.wwn.vendor_extension,
+            hctl: attr::list(&dir.join("device/scsi_device")).into_iter().next(),
+            by_path: by_paths.first().cloned(),
+            logical_sectors,
+            physical_sectors: sector("physical_block_size").unwrap_or(logical_sectors),
+            tran: transport::transport(root, kname, &chain),
+        };
+        let mut by_ids: Vec<String> = identity.by_id.iter().map(|name| format!("/dev/disk/by-id/{name}")).collect();
+        let others: Vec<String> = other_links.into_iter().filter(|link| !by_ids.contains(link)).collect();
+        by_ids.extend(others);
+        let disk = Disk {
+            info,
+            kname: kname.to_owned(),
+            kind,
+            read_only: device.ro,
+            serials: [identity.serial, identity.serial_short, identity.serial_full]
+                .into_iter()
+                .chain(identity.serial_other.map(Some))
+                .collect(),
+            wwns: vec![wwn, identity.wwn.wwn],
+            by_paths,
+            by_ids,
+            other_paths: Vec::new(),
+            partitions: partitions(device, &self.names),
+            holders: holders(device, &self.names),
+        };
+        Some((disk, PathState::of(dir)))
+    }
+
+    /// Links in `by-path`, and all others that somebody has made. Where nobody has made any, those that would be.
+    fn links(&self, kname: &str, chain: &Chain) -> (Vec<String>, Vec<String>) {
+        let (made, others) = self.made.to(kname);
+        let names: Vec<String> =
+            links::by_path(self.root, chain).into_iter().map(|name| format!("/dev/disk/by-path/{name}")).collect();
+        // The first of our own names goes first, so that the inventory does not depend on who made the links.
+        let first = names.first().cloned().filter(|first| made.is_empty() || made.contains(first));
+        let rest = if made.is_empty() { names } else { made };
+        let rest: Vec<String> = rest.into_iter().filter(|name| Some(name) != first.as_ref()).collect();
+        (first.into_iter().chain(rest).collect(), others)
+    }
 }
 
 /// Whether the device mapper's multipath target holds this device: its node stands for the disk then.

@@ -1,14 +1,26 @@
 //! One disk reached over several paths must be seen, erased and written once.
 //!
-//! Where the multipath tools run, the device mapper's node stands for the paths. Where they do not, paths are known
-//! by their world-wide name, serial number and size all being the same, and the best live path stands for the disk.
+//! Where the multipath tools run, the device mapper's node stands for the paths; the kernel does the same for NVMe
+//! itself. Where they do not, paths are known by their world-wide name, serial number and size all being the same, on a
+//! bus that can have several, and the best live path stands for the disk.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use std::sync::mpsc;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
 
-use ferric_sys::attr;
+use ferric_sys::aligned::{ALIGNMENT, AlignedBuf};
+use ferric_sys::block_dev::{Access, BlockDev, BlockDevError};
+use ferric_sys::{Root, attr};
 
-use super::Disk;
+use super::{Disk, OtherPath};
+
+/// Time for a path to give its first sector; a disk that has to spin up takes longer, but then so do its other paths.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// Buses on which a disk has one path only. Cheap disks and enclosures there have the same names though they are not the
+/// same disk.
+const SINGLE: [&str; 5] = ["usb", "sata", "ata", "mmc", "virtio"];
 
 /// How usable a path is, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,38 +51,100 @@ impl PathState {
     }
 }
 
-/// Keeps one path of each disk, at the place of the first.
-pub(super) fn collapse(disks: Vec<(Disk, PathState)>) -> Vec<Disk> {
-    let mut best: HashMap<(String, Option<String>, u64), usize> = HashMap::new();
-    let mut kept: Vec<(Disk, PathState)> = Vec::new();
-    for (disk, state) in disks {
-        let name = disk.info.wwn_with_extension.clone().or_else(|| disk.info.wwn.clone());
-        let Some(name) = name.filter(|_| disk.is_physical()) else {
-            kept.push((disk, state));
-            continue;
+/// Keeps one path of each disk, at the place of the first: the best one that answers. It gets the names of the others.
+/// `answers` is asked only where several paths look equally good.
+pub(super) fn collapse(found: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Vec<Disk> {
+    let mut places: HashMap<(String, Option<String>, u64), usize> = HashMap::new();
+    let mut groups: BTreeMap<usize, Vec<(Disk, PathState)>> = BTreeMap::new();
+    for (place, (disk, state)) in found.into_iter().enumerate() {
+        let group = match identity(&disk) {
+            Some(identity) => *places.entry(identity).or_insert(place),
+            None => place,
         };
-        match best.get(&(name.clone(), disk.info.serial.clone(), disk.info.size)).copied() {
-            Some(position) => {
-                if let Some(slot) = kept.get_mut(position) {
-                    let (better, other) = if state < slot.1 { (&disk, &slot.0) } else { (&slot.0, &disk) };
-                    tracing::info!(
-                        disk = better.info.name,
-                        path = other.info.name,
-                        wwn = name,
-                        "another path of the same disk"
-                    );
-                    if state < slot.1 {
-                        *slot = (disk, state);
-                    }
-                }
-            }
-            None => {
-                best.insert((name, disk.info.serial.clone(), disk.info.size), kept.len());
-                kept.push((disk, state));
-            }
+        groups.entry(group).or_default().push((disk, state));
+    }
+    groups.into_values().filter_map(|paths| best(paths, &answers)).collect()
+}
+
+/// What all paths of a disk have in common.
+fn identity(disk: &Disk) -> Option<(String, Option<String>, u64)> {
+    let info = &disk.info;
+    let can_be_path = disk.is_physical() && !info.tran.as_deref().is_some_and(|tran| SINGLE.contains(&tran));
+    let name = info.wwn_with_extension.clone().or_else(|| info.wwn.clone()).filter(|_| can_be_path)?;
+    Some((name, info.serial.clone(), info.size))
+}
+
+fn best(mut paths: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Option<Disk> {
+    if paths.len() == 1 {
+        return paths.pop().map(|(disk, _)| disk);
+    }
+    let state = paths.iter().map(|(_, state)| *state).min()?;
+    let equals: Vec<usize> = (0..paths.len()).filter(|at| paths.get(*at).is_some_and(|path| path.1 == state)).collect();
+    let answering = |at: &&usize| paths.get(**at).is_some_and(|(disk, _)| answers(disk));
+    let chosen = if equals.len() == 1 { equals.first() } else { equals.iter().find(answering).or(equals.first()) };
+    let (mut disk, _) = paths.remove(*chosen?);
+    for (other, _) in paths {
+        tracing::info!(
+            disk = disk.info.name,
+            path = other.info.name,
+            wwn = disk.info.wwn,
+            "another path of the same disk"
+        );
+        add(&mut disk.by_paths, other.by_paths);
+        add(&mut disk.by_ids, other.by_ids);
+        add(&mut disk.holders, other.holders);
+        disk.other_paths.push(OtherPath { name: other.info.name, hctl: other.info.hctl });
+    }
+    Some(disk)
+}
+
+fn add(to: &mut Vec<String>, more: Vec<String>) {
+    more.into_iter().for_each(|item| {
+        if !to.contains(&item) {
+            to.push(item);
+        }
+    });
+}
+
+/// Paths that have been asked for a sector and have not answered yet, by device node.
+static ASKED: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+
+/// Whether a disk can be read through this path. A path that says nothing for long counts as dead, and is not asked again
+/// until its answer is there: the thread that waits for it may do so for minutes.
+pub(super) fn answers(root: &Root, disk: &Disk) -> bool {
+    let path = root.path(&disk.info.name);
+    let name = path.display().to_string();
+    let asked = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !asked().insert(name.clone()) {
+        return false;
+    }
+    let (sender, receiver) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("path check".to_owned()).stack_size(256 * 1024).spawn(move || {
+        let answer = read_first(&path);
+        asked().remove(&path.display().to_string());
+        // Nobody waits any more when it took too long.
+        drop(sender.send(answer));
+    });
+    if thread.is_err() {
+        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+    }
+    match receiver.recv_timeout(ANSWER_LIMIT) {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            tracing::warn!(path = name, reason = ferric_types::error::chain(&error), "a path of a disk is not usable");
+            false
+        }
+        Err(_) => {
+            tracing::warn!(path = name, seconds = ANSWER_LIMIT.as_secs(), "a path of a disk does not answer");
+            false
         }
     }
-    kept.into_iter().map(|(disk, _)| disk).collect()
+}
+
+/// Reads the first page of the disk itself, rather than what is remembered of it.
+fn read_first(path: &Path) -> Result<(), BlockDevError> {
+    let dev = BlockDev::open(path, Access::Read)?;
+    dev.direct()?.read_at(0, &mut AlignedBuf::zeroed(ALIGNMENT))
 }
 
 #[cfg(test)]
@@ -90,35 +164,95 @@ mod tests {
         Disk::plain(info)
     }
 
-    fn names(disks: Vec<(Disk, PathState)>) -> Vec<String> {
-        collapse(disks).into_iter().map(|disk| disk.info.name).collect()
+    fn names(disks: Vec<(Disk, PathState)>, dead: &[&str]) -> Vec<String> {
+        let alive = |disk: &Disk| !dead.contains(&disk.info.name.as_str());
+        collapse(disks, alive).into_iter().map(|disk| disk.info.name).collect()
     }
+
+    const W: Option<&str> = Some("0x5000c50011223344");
 
     #[test]
     fn paths_of_one_disk_become_the_best_one_at_the_first_place() {
-        let w = Some("0x5000c50011223344");
-        let found = names(vec![
-            (disk("/dev/sda", w, "s", 10), PathState::Standby),
+        let paths = || {
+            vec![
+                (disk("/dev/sda", W, "s", 10), PathState::Standby),
+                (disk("/dev/sdb", None, "other", 10), PathState::Optimized),
+                (disk("/dev/sdc", W, "s", 10), PathState::Usable),
+                (disk("/dev/sdd", W, "s", 10), PathState::Optimized),
+                (disk("/dev/sde", W, "s", 10), PathState::Optimized),
+            ]
+        };
+        assert_eq!(names(paths(), &[]), ["/dev/sdd", "/dev/sdb"]);
+        assert_eq!(names(paths(), &["/dev/sdd"]), ["/dev/sde", "/dev/sdb"]);
+        // What does not answer at all may be a disk that is broken: it is shown, and named by whatever fails on it.
+        assert_eq!(names(paths(), &["/dev/sdd", "/dev/sde"]), ["/dev/sdd", "/dev/sdb"]);
+    }
+
+    #[test]
+    fn only_what_has_equals_is_asked() {
+        let all = vec![
+            (disk("/dev/sda", W, "s", 10), PathState::Standby),
             (disk("/dev/sdb", None, "other", 10), PathState::Optimized),
-            (disk("/dev/sdc", w, "s", 10), PathState::Usable),
-            (disk("/dev/sdd", w, "s", 10), PathState::Optimized),
-            (disk("/dev/sde", w, "s", 10), PathState::Optimized),
-        ]);
-        assert_eq!(found, ["/dev/sdd", "/dev/sdb"]);
+            (disk("/dev/sdc", W, "s", 10), PathState::Usable),
+        ];
+        let found = collapse(all, |disk| panic!("{} was asked", disk.info.name));
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn the_path_that_is_kept_has_the_names_of_all() {
+        let path = |name: &str, hctl: &str, by_path: &str| {
+            let mut disk = disk(name, W, "s", 10);
+            disk.info.hctl = Some(hctl.to_owned());
+            disk.by_paths = vec![by_path.to_owned()];
+            disk.by_ids = vec!["/dev/disk/by-id/wwn-1".to_owned()];
+            (disk, PathState::Optimized)
+        };
+        let found = collapse(vec![path("/dev/sda", "0:0:0:0", "a"), path("/dev/sdb", "1:0:0:0", "b")], |_| true);
+        assert_eq!((found.len(), &found[0].by_paths[..]), (1, &["a".to_owned(), "b".to_owned()][..]));
+        assert_eq!(found[0].by_ids.len(), 1);
+        let other = OtherPath { name: "/dev/sdb".to_owned(), hctl: Some("1:0:0:0".to_owned()) };
+        assert_eq!(found[0].other_paths, [other]);
     }
 
     #[test]
     fn disks_that_differ_in_anything_are_not_paths_of_each_other() {
-        let w = Some("0x5000c50011223344");
-        let found = names(vec![
-            (disk("/dev/sda", w, "s1", 10), PathState::Optimized),
-            (disk("/dev/sdb", w, "s2", 10), PathState::Optimized),
-            (disk("/dev/sdc", w, "s1", 11), PathState::Optimized),
-            // The same serial number without a world-wide name: cheap USB bridges all say the same.
+        let on = |name: &str, tran: &str| {
+            let mut disk = disk(name, W, "cheap", 10);
+            disk.info.tran = Some(tran.to_owned());
+            (disk, PathState::Optimized)
+        };
+        let found = vec![
+            (disk("/dev/sda", W, "s1", 10), PathState::Optimized),
+            (disk("/dev/sdb", W, "s2", 10), PathState::Optimized),
+            (disk("/dev/sdc", W, "s1", 11), PathState::Optimized),
+            // The same serial number without a world-wide name.
             (disk("/dev/sdd", None, "0123456789", 5), PathState::Optimized),
             (disk("/dev/sde", None, "0123456789", 5), PathState::Optimized),
-        ]);
-        assert_eq!(found.len(), 5);
+            // Two of the same make, of which the maker has numbered none.
+            on("/dev/sdf", "usb"),
+            on("/dev/sdg", "usb"),
+            on("/dev/sdh", "sata"),
+            on("/dev/sdi", "sata"),
+            on("/dev/sdj", "sas"),
+            on("/dev/sdk", "sas"),
+        ];
+        assert_eq!(names(found, &[]).len(), 10);
+    }
+
+    #[test]
+    fn a_path_is_alive_when_its_first_sector_can_be_read() {
+        let tree = MachineTree::new().unwrap();
+        tree.bytes("dev/sda", &[0; 8192]).unwrap();
+        tree.bytes("dev/sdb", &[0; 100]).unwrap();
+        for (name, want) in [("/dev/sda", true), ("/dev/sdb", false), ("/dev/sdc", false), ("/dev/sda", true)] {
+            assert_eq!(answers(&tree.root(), &disk(name, W, "s", 10)), want, "{name}");
+        }
+        // One that was asked before and has not answered.
+        let name = tree.path("dev/sda").display().to_string();
+        ASKED.lock().unwrap().insert(name.clone());
+        assert!(!answers(&tree.root(), &disk("/dev/sda", W, "s", 10)));
+        ASKED.lock().unwrap().remove(&name);
     }
 
     #[test]

@@ -45,6 +45,16 @@ impl Chain {
         attr::read_optional(&dir.join(attribute))
     }
 
+    /// Whether it is a disk on a virtio device of its own.
+    pub(super) fn is_virtio_blk(&self) -> bool {
+        self.numbered("virtio").is_some() && self.hctl().is_none()
+    }
+
+    /// Whether any device above is on the platform bus.
+    pub(super) fn has_platform(&self) -> bool {
+        self.dirs.iter().any(|dir| attr::link_name(&dir.join("subsystem")).as_deref() == Some("platform"))
+    }
+
     /// SCSI address of the device, when it is one: `host:channel:target:lun`.
     pub(super) fn hctl(&self) -> Option<Hctl> {
         self.iter().find_map(|(name, _)| Hctl::parse(name))

@@ -56,7 +56,8 @@ pub(super) fn scsi_identity(page: &[u8], vendor: &str, model: &str) -> Option<Sc
         format!("{}{number}", best.kind)
     };
     let wwn = if best.kind == NAA { wwn_of(&number) } else { Wwn::default() };
-    Some(ScsiIdentity { serial: underscores(&serial), serial_short: underscores(&number), wwn })
+    let name = |text: &str| replace_chars(&underscores(text));
+    Some(ScsiIdentity { serial: name(&serial), serial_short: name(&number), wwn })
 }
 
 /// IDENTIFY DEVICE data in page 0x89.
@@ -86,6 +87,7 @@ impl Wwn {
 }
 
 const BINARY: u8 = 1;
+const ASCII: u8 = 2;
 const VENDOR_SPECIFIC: u8 = 0;
 const T10_VENDOR: u8 = 1;
 const EUI64: u8 = 2;
@@ -124,8 +126,11 @@ fn designators(mut bytes: &[u8]) -> Vec<Designator<'_>> {
 /// Preference of `scsi_id`, smallest first: registered-extended, registered and other NAA names, EUI-64, T10 vendor
 /// names, vendor-specific ones; binary before text.
 fn rank(designator: &Designator<'_>) -> Option<(u8, bool)> {
-    let first = designator.data.first().copied().unwrap_or(0);
-    let naa = if designator.code_set == BINARY { Some(u32::from(first >> 4)) } else { char::from(first).to_digit(16) };
+    if ![BINARY, ASCII].contains(&designator.code_set) {
+        return None;
+    }
+    // Of a name in text this is no digit of it, but that is what is looked at.
+    let naa = designator.data.first().map(|first| first >> 4);
     let rank = match designator.kind {
         NAA if naa == Some(6) => 0,
         NAA if naa == Some(5) => 1,
@@ -157,6 +162,12 @@ fn ascii(bytes: &[u8]) -> Option<String> {
 fn swapped_ascii(bytes: &[u8]) -> Option<String> {
     let swapped: Vec<u8> = bytes.chunks_exact(2).flat_map(|pair| [pair[1], pair[0]]).collect();
     ascii(&swapped)
+}
+
+/// Characters that udev keeps in identifiers and in the names of links; others become underscores. A slash does too,
+/// wherever udev would let it be: whoever made the disk's firmware must not choose the folder.
+pub(super) fn replace_chars(text: &str) -> String {
+    text.trim().chars().map(|c| if c.is_ascii_alphanumeric() || "#+-.:=@_".contains(c) { c } else { '_' }).collect()
 }
 
 /// Runs of white space become one underscore each, as udev does in its identifiers.
@@ -201,6 +212,16 @@ mod tests {
             ),
             (vec![target_port, designator(2, 1, b"QEMU    abc")], "1QEMU_abc", "QEMU_abc"),
             (vec![designator(2, 0, b"my disk")], "0QEMU_QEMU_HARDDISK_my_disk", "my_disk"),
+            // UTF-8 (code set 3) is passed over, and binary goes before text of the same kind.
+            (vec![designator(3, 3, b"5000c50011223344"), designator(2, 1, b"V 1")], "1V_1", "V_1"),
+            (
+                vec![designator(2, 3, b"5000c50011223355"), designator(1, 3, &naa5)],
+                "35000c50011223344",
+                "5000c50011223344",
+            ),
+            (vec![designator(1, 2, &naa5)], "25000c50011223344", "5000c50011223344"),
+            // A name by MD5 or SCSI text (kinds 7 and 8) alone is none.
+            (vec![designator(3, 8, b"naa.5000c500"), designator(1, 1, b"AB")], "14142", "4142"),
         ];
         for (designators, serial, short) in cases {
             let identity = scsi_identity(&page(0x83, &designators.concat()), "QEMU", "QEMU HARDDISK").unwrap();
