@@ -27,6 +27,12 @@ pub struct Inventory {
     pub boot: BootInfo,
     /// Host name of the ramdisk.
     pub hostname: String,
+    /// The trusted platform module; null when there is none. Not known to the reference agent.
+    #[serde(default)]
+    pub tpm: Option<Tpm>,
+    /// Ways to the management controller that speak Redfish (SMBIOS type 42). Not known to the reference agent.
+    #[serde(default)]
+    pub host_interfaces: Vec<HostInterface>,
 }
 
 /// One network interface (hardware section 2.1).
@@ -178,4 +184,48 @@ pub struct BootInfo {
     pub current_boot_mode: String,
     /// Raw value of the `BOOTIF` kernel parameter.
     pub pxe_interface: Option<String>,
+    /// Whether the firmware starts signed programs only; null when it does not say, as with BIOS. Not known to the
+    /// reference agent.
+    #[serde(default)]
+    pub secure_boot: Option<bool>,
+}
+
+/// A trusted platform module.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tpm {
+    /// `1.2` or `2.0`; null when it does not say.
+    pub version: Option<String>,
+}
+
+/// A Redfish service of the management controller that the host can reach (DMTF DSP0270).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostInterface {
+    /// `usb` or `pci`: what the network device between host and controller is.
+    pub device_type: Option<String>,
+    /// Its USB or PCI vendor, as `0x046b`.
+    pub vendor: Option<String>,
+    /// Its USB or PCI device, as `0xffb0`.
+    pub product: Option<String>,
+    /// Its address, when the firmware tells it.
+    pub mac_address: Option<String>,
+    /// UUID of the service.
+    pub service_uuid: String,
+    /// How the host gets its address: `static`, `dhcp`, `autoconf` or `host_selected`.
+    pub host_ip_assignment: Option<String>,
+    /// Address of the host, when it is a fixed one.
+    pub host_address: Option<String>,
+    /// Network mask of the host.
+    pub host_mask: Option<String>,
+    /// How the service gets its address, as above.
+    pub service_ip_discovery: Option<String>,
+    /// Address of the service.
+    pub service_address: Option<String>,
+    /// Network mask of the service.
+    pub service_mask: Option<String>,
+    /// Port of the service.
+    pub service_port: u16,
+    /// VLAN of the service; 0 for none.
+    pub service_vlan: u32,
+    /// Host name of the service.
+    pub service_hostname: Option<String>,
 }

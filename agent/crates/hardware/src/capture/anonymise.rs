@@ -6,9 +6,9 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use ring::hmac;
-use smbioslib::SMBiosData;
 
 use super::Entry;
+use crate::probe::smbios::{Smbios, host_interface, kind};
 use crate::probe::text::{bytes_of, hex};
 
 /// Attributes that hold a name in text, and those that hold a number in hex.
@@ -146,17 +146,21 @@ impl Identities {
     }
 
     fn learn_smbios(&mut self, table: &[u8]) {
-        for structure in SMBiosData::from_vec_and_version(table.to_vec(), None).iter() {
-            let kind = structure.header.struct_type();
-            for (_, offset) in SMBIOS_NAMES.iter().filter(|(of, _)| *of == kind) {
-                let text = structure.get_field_string(*offset).to_utf8_lossy().unwrap_or_default();
+        let smbios = Smbios::new(table.to_vec(), &[]);
+        for structure in smbios.structures() {
+            for (_, offset) in SMBIOS_NAMES.iter().filter(|(of, _)| *of == structure.kind()) {
+                let text = structure.string(*offset).unwrap_or_default();
                 text.split_whitespace().for_each(|word| self.learn_text(word));
             }
-            if kind == 1
-                && let Some(uuid) = structure.get_field_data(8, 24)
+            if structure.kind() == kind::SYSTEM
+                && let Some(uuid) = structure.bytes(8).get(..16)
             {
                 self.learn_address(uuid);
             }
+        }
+        for interface in host_interface::host_interfaces(&smbios) {
+            self.learn_number(&interface.service_uuid);
+            interface.mac_address.iter().for_each(|address| self.learn_number(address));
         }
     }
 

@@ -85,6 +85,7 @@ const ATTRIBUTES: &[&str] = &[
     "symbolic_name",
     "sys_vendor",
     "targetname",
+    "tpm_version_major",
     "type",
     "uevent",
     "uuid",
@@ -106,6 +107,8 @@ const FILES: &[&str] = &[
     "proc/device-tree/model",
     "proc/device-tree/serial-number",
     "sys/firmware/dmi/tables/DMI",
+    "sys/firmware/dmi/tables/smbios_entry_point",
+    "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c",
     "sys/firmware/efi/fw_platform_size",
 ];
 /// Folders of links to devices; those of `sys/class` come besides.

@@ -43,6 +43,10 @@ fn identities(inventory: &mut Inventory) -> Vec<String> {
         nic.ipv6_address.as_mut().map(&mut take);
         take(&mut nic.mac_address);
     }
+    for interface in &mut inventory.host_interfaces {
+        take(&mut interface.service_uuid);
+        interface.mac_address.as_mut().map(&mut take);
+    }
     take(&mut inventory.system_vendor.serial_number);
     inventory.hostname.clear();
     found

@@ -1,14 +1,23 @@
 //! Memory (hardware section 2.3): what the kernel has, and what is plugged in according to SMBIOS.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::Memory;
-use smbioslib::{MemorySize, MemorySizeExtended, SMBiosData, SMBiosMemoryDevice};
 
-/// Memory of the machine. Without usable SMBIOS data the kernel's own total stands in for what is installed.
+use super::smbios::{Smbios, Structure, kind};
+
+/// Use of an array of memory: that of the system.
+const SYSTEM_MEMORY: u8 = 3;
+
+/// Memory of the machine. Where SMBIOS does not tell what is installed, the kernel's blocks of memory are counted, and
+/// where it has none of these, its total stands in.
 pub fn memory(root: &Root) -> Memory {
     let total = attr::read_trimmed(&root.path("proc/meminfo")).ok().and_then(|text| meminfo_bytes(&text, "MemTotal"));
-    let installed = std::fs::read(root.path("sys/firmware/dmi/tables/DMI")).ok().and_then(installed_mib);
-    Memory { total, physical_mb: installed.or_else(|| total.map(|bytes| bytes >> 20)) }
+    let installed = Smbios::read(root).and_then(|smbios| installed_mib(&smbios));
+    let counted = || block_bytes(&root.path("sys/devices/system/memory")).or(total).map(|bytes| bytes >> 20);
+    Memory { total, physical_mb: installed.or_else(counted) }
 }
 
 /// A line of `/proc/meminfo` or a NUMA node's `meminfo`, in bytes.
@@ -18,45 +27,51 @@ pub(crate) fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Sum of all memory devices (SMBIOS type 17) of a raw table, MiB; `None` when it has none with a size.
-fn installed_mib(table: Vec<u8>) -> Option<u64> {
-    let data = SMBiosData::from_vec_and_version(table, None);
-    let kib = data.defined_struct_iter::<SMBiosMemoryDevice<'_>>().map(|device| device_kib(&device)).sum::<u64>();
+/// Blocks of memory that the kernel could use, bytes; `None` when it does not count them.
+fn block_bytes(folder: &Path) -> Option<u64> {
+    let text = attr::read_optional(&folder.join("block_size_bytes"))?;
+    let each = u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()?;
+    let number = |name: &String| name.strip_prefix("memory").is_some_and(|number| number.parse::<u32>().is_ok());
+    let blocks = attr::list(folder).iter().filter(|name| number(name)).count();
+    each.checked_mul(u64::try_from(blocks).ok()?).filter(|bytes| *bytes > 0)
+}
+
+/// Sum of the memory devices (SMBIOS type 17) of the system's memory, MiB; `None` when it has none with a size. Devices
+/// of other arrays (type 16), such as a flash chip, are not memory.
+fn installed_mib(smbios: &Smbios) -> Option<u64> {
+    let uses: BTreeMap<u16, u8> = smbios.of(kind::MEMORY_ARRAY).map(|array| (array.handle(), array.byte(5))).collect();
+    let is_memory = |device: &Structure<'_>| uses.get(&device.word(4)).is_none_or(|using| *using == SYSTEM_MEMORY);
+    let kib = smbios.of(kind::MEMORY_DEVICE).filter(is_memory).filter_map(|device| device_kib(&device)).sum::<u64>();
     (kib > 0).then_some(kib >> 10)
 }
 
-fn device_kib(device: &SMBiosMemoryDevice<'_>) -> u64 {
-    match device.size() {
-        Some(MemorySize::Kilobytes(kib)) => u64::from(kib),
-        Some(MemorySize::Megabytes(mib)) => u64::from(mib) << 10,
-        Some(MemorySize::SeeExtendedSize) => match device.extended_size() {
-            Some(MemorySizeExtended::Megabytes(mib)) => u64::from(mib) << 10,
-            _ => 0,
-        },
-        Some(MemorySize::NotInstalled | MemorySize::Unknown) | None => 0,
+/// Size of a memory device, KiB (DSP0134 sections 7.18.4 and 7.18.5); `None` for an empty slot and an unknown size.
+pub(crate) fn device_kib(device: &Structure<'_>) -> Option<u64> {
+    match device.word(0x0c) {
+        0 | u16::MAX => None,
+        0x7fff if device.len() >= 0x20 => {
+            Some(u64::from(device.dword(0x1c) & 0x7fff_ffff) << 10).filter(|kib| *kib > 0)
+        }
+        kib if kib & 0x8000 != 0 => Some(u64::from(kib & 0x7fff)),
+        mib => Some(u64::from(mib) << 10),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::smbios::tests::{body, structure, table};
+    use ferric_sys::testing::machine::MachineTree;
     use proptest::prelude::*;
 
-    /// A type 17 structure of SMBIOS 2.7 with the two size fields given, and the end-of-table structure.
-    fn device(size: u16, extended: u32) -> Vec<u8> {
-        let mut bytes = vec![0_u8; 0x22];
-        bytes[0] = 17;
-        bytes[1] = 0x22;
-        bytes[0x0c..0x0e].copy_from_slice(&size.to_le_bytes());
-        bytes[0x1c..0x20].copy_from_slice(&extended.to_le_bytes());
-        bytes.extend([0, 0]);
-        bytes
+    /// A type 17 structure of SMBIOS 2.7 with the two size fields given, in the array with this handle.
+    fn device(array: u16, size: u16, extended: u32) -> Vec<u8> {
+        let (array, size, extended) = (array.to_le_bytes(), size.to_le_bytes(), extended.to_le_bytes());
+        structure(kind::MEMORY_DEVICE, &body(0x22, &[(4, &array), (0x0c, &size), (0x1c, &extended)]), &[])
     }
 
-    fn table(devices: &[(u16, u32)]) -> Vec<u8> {
-        let mut bytes: Vec<u8> = devices.iter().flat_map(|(size, extended)| device(*size, *extended)).collect();
-        bytes.extend([127, 4, 0, 0, 0, 0]);
-        bytes
+    fn sum(structures: &[Vec<u8>]) -> Option<u64> {
+        installed_mib(&Smbios::new(table(structures), &[]))
     }
 
     #[test]
@@ -74,15 +89,64 @@ mod tests {
             (&[], None),
         ];
         for (devices, want) in cases {
-            assert_eq!(installed_mib(table(devices)), want, "{devices:?}");
+            let structures: Vec<_> = devices.iter().map(|(size, extended)| device(0x10, *size, *extended)).collect();
+            assert_eq!(sum(&structures), want, "{devices:?}");
         }
     }
 
     #[test]
+    fn structures_before_extended_sizes_have_none() {
+        let short = structure(kind::MEMORY_DEVICE, &body(0x1b, &[(0x0c, &[0xff, 0x7f])]), &[]);
+        assert_eq!(sum(&[short]), Some(0x7fff));
+    }
+
+    #[test]
     fn a_table_cut_short_counts_what_is_whole() {
-        let mut bytes = table(&[(1024, 0), (2048, 0)]);
+        let mut bytes = table(&[device(0, 1024, 0), device(0, 2048, 0)]);
         bytes.truncate(0x24 + 10);
-        assert_eq!(installed_mib(bytes), Some(1024));
+        assert_eq!(installed_mib(&Smbios::new(bytes, &[])), Some(1024));
+    }
+
+    #[test]
+    fn a_flash_chip_is_no_memory() {
+        // The handle of a structure made here is 0x1100 and its type.
+        let array = |using: u8| structure(kind::MEMORY_ARRAY, &body(0x17, &[(4, &[3, using])]), &[]);
+        for (using, want) in [(3, Some(1024)), (5, None), (2, None)] {
+            assert_eq!(sum(&[array(using), device(0x1110, 1024, 0)]), want, "use {using}");
+            assert!(
+                sum(&[array(using), device(0x1110, 1024, 0), device(0x2000, 2048, 0)]) >= Some(2048),
+                "use {using}"
+            );
+        }
+    }
+
+    #[test]
+    fn three_kinds_of_machine_say_what_is_installed() {
+        let server = [device(0x10, 0x7fff, 131_072), device(0x10, 0x7fff, 131_072), device(0x10, 0, 0)];
+        let virtual_machine = [device(0x10, 4096, 0)];
+        for (what, dmi, blocks, want) in [
+            ("a server", Some(table(&server)), 0, Some(262_144)),
+            ("a virtual machine", Some(table(&virtual_machine)), 30, Some(4096)),
+            ("an ARM board without SMBIOS", None, 32, Some(4096)),
+            ("a table without sizes", Some(table(&[])), 32, Some(4096)),
+            ("a kernel that counts nothing", None, 0, Some(3944)),
+        ] {
+            let tree = MachineTree::new().unwrap();
+            tree.file("proc/meminfo", "MemTotal:        4039240 kB").unwrap();
+            if let Some(dmi) = dmi {
+                tree.bytes("sys/firmware/dmi/tables/DMI", &dmi).unwrap();
+            }
+            if blocks > 0 {
+                tree.file("sys/devices/system/memory/block_size_bytes", "8000000").unwrap();
+                tree.file("sys/devices/system/memory/probe", "").unwrap();
+            }
+            for block in 0..blocks {
+                tree.file(&format!("sys/devices/system/memory/memory{block}/state"), "online").unwrap();
+            }
+            let memory = memory(&tree.root());
+            assert_eq!((memory.total, memory.physical_mb), (Some(4_136_181_760), want), "{what}");
+        }
+        assert_eq!(memory(&MachineTree::new().unwrap().root()), Memory::default());
     }
 
     #[test]
@@ -97,18 +161,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_table_is_survived(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            installed_mib(bytes);
-        }
-
-        #[test]
         fn any_memory_device_is_survived(
             length in 0_u8..40,
-            body in proptest::collection::vec(any::<u8>(), 0..60),
+            fields in proptest::collection::vec(any::<u8>(), 0..60),
         ) {
             let mut bytes = vec![17, length, 0, 0];
-            bytes.extend(body);
-            installed_mib(bytes);
+            bytes.extend(fields);
+            installed_mib(&Smbios::new(bytes, &[]));
         }
     }
 }

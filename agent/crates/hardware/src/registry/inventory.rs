@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ferric_types::Inventory;
 use ferric_types::error::chain;
@@ -13,8 +13,13 @@ use crate::error::HardwareError;
 use crate::machine::Machine;
 use crate::manager::{BmcAddresses, ProbeFn, Probes};
 use crate::probe::disks::Disk;
-use crate::probe::{lldp, system, vlan};
+use crate::probe::smbios::Smbios;
+use crate::probe::smbios::host_interface::host_interfaces;
+use crate::probe::{lldp, system, tpm, vlan};
 use crate::settings::Settings;
+
+/// A BMC that has not told everything is left in peace for this long.
+const BMC_PAUSE: Duration = Duration::from_secs(5);
 
 impl Registry {
     /// Runs a probe on the first manager, best first, that has it and handles this machine.
@@ -62,15 +67,14 @@ impl Registry {
     }
 
     /// Addresses of the BMC, asked until it has answered: it is slow, and it does not move. Whoever comes while it is
-    /// being asked gets the same answer, even if that is none. Not asked at all when the conductor said so.
+    /// being asked, or soon after it was asked in vain, gets the same answer. Not asked at all when the conductor said so.
     pub fn bmc(&self, machine: &Machine, settings: &Settings) -> BmcAddresses {
         if settings.skip_bmc_detect {
             return BmcAddresses::default();
         }
-        let came = Instant::now();
         let mut known = self.bmc.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, found)) = known.as_ref()
-            && (*when >= came || (found.v4.is_some() && found.v6.is_some()))
+            && (when.elapsed() < BMC_PAUSE || (found.v4.is_some() && found.v6.is_some()))
         {
             return found.clone();
         }
@@ -118,6 +122,7 @@ impl Registry {
         let vendor = self.probe("the maker", |probes| probes.system_vendor, machine, settings);
         let boot = self.probe("the boot mode", |probes| probes.boot, machine, settings);
         let interfaces = self.interfaces_with_frames(machine, settings);
+        let smbios = Smbios::read(&machine.root);
         Inventory {
             interfaces,
             cpu: or_default("the processors", cpu),
@@ -129,6 +134,8 @@ impl Registry {
             system_vendor: or_default("the maker", vendor),
             boot: or_default("the boot mode", boot),
             hostname: system::hostname(&machine.root),
+            tpm: tpm::tpm(&machine.root, smbios.as_ref()),
+            host_interfaces: smbios.as_ref().map(host_interfaces).unwrap_or_default(),
         }
     }
 }
