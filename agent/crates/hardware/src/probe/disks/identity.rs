@@ -47,10 +47,21 @@ pub(super) fn of(root: &Root, kname: &str, chain: &Chain) -> Identity {
         Identity::default()
     };
     identity.vendor = attr::read_optional(&dir.join("device/vendor"));
-    if let Some(properties) = udev_properties(root, dir) {
-        apply_udev(&mut identity, &properties);
+    identity.with_udev(root, dir)
+}
+
+/// Identity of a multipath device: that of one of its paths, and what udev knows of the device itself.
+pub(super) fn of_multipath(root: &Root, chain: &Chain, path: &str, path_chain: &Chain) -> Identity {
+    of(root, path, path_chain).with_udev(root, chain.device())
+}
+
+impl Identity {
+    fn with_udev(mut self, root: &Root, dir: &Path) -> Self {
+        if let Some(properties) = udev_properties(root, dir) {
+            apply_udev(&mut self, &properties);
+        }
+        self
     }
-    identity
 }
 
 fn nvme(dir: &Path) -> Identity {
@@ -160,7 +171,8 @@ fn ata_disk(
     scsi: Option<ScsiIdentity>,
 ) -> Identity {
     let model = ata.model.or(inquiry_model);
-    let serial = ata.serial.or(unit_serial);
+    // Blanks inside are legal in a serial number, and udev's `ata_id` keeps none.
+    let serial = ata.serial.or(unit_serial).map(|serial| replace_chars(&underscores(&serial)));
     let wwn = match ata.wwn {
         Some(wwn) => Wwn::of_ata(wwn),
         None => scsi.map(|identity| identity.wwn).unwrap_or_default(),

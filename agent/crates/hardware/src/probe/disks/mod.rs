@@ -241,7 +241,7 @@ impl Look<'_> {
         let member = attr::list(&dir.join("slaves")).into_iter().next().filter(|_| kind == DiskKind::Multipath);
         let member_chain = member.as_ref().and_then(|member| Chain::of(root, member));
         let identity = match (&member, &member_chain) {
-            (Some(member), Some(chain)) => identity::of(root, member, chain),
+            (Some(member), Some(path)) => identity::of_multipath(root, &chain, member, path),
             _ => identity::of(root, kname, &chain),
         };
         let (by_paths, other_links) = self.links(kname, &chain);
