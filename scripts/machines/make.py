@@ -104,6 +104,7 @@ def hpe_dl380_gen10(m):
         port = m.pci(f"pci0000:11/0000:11:00.0/0000:12:00.{function}", "8086", "1572", ETHERNET, "02", "0", "i40e", "103c:22fc")
         m.nic(f"ens1f{function}", port, f"48:df:37:00:38:{0x90 + function:02x}", 4 + function, True, 10000, True, 10000,
               "192.0.2.38" if function == 0 else None)
+    m.file("sys/bus/pci/slots/1/address", "0000:12:00")
     # Virtual functions whose address the cloud's network service has set; the driver of the second one still knows
     # another permanent one.
     for number, permanent in ((0, None), (1, "06:1d:37:00:38:a1")):
@@ -264,7 +265,7 @@ def ampere_altra(m):
     for function in range(2):
         port = m.pci(f"pci000c:00/000c:00:01.0/000c:01:00.{function}", "15b3", "1015", ETHERNET, "00", "1", "mlx5_core", "15b3:0016")
         m.nic(f"enP12p1s0f{function}np{function}", port, f"b8:59:9f:00:81:{0x0A + function:02x}", 2 + function, function == 0,
-              25000 if function == 0 else None, True, 25000, "192.0.2.81" if function == 0 else None)
+              25000 if function == 0 else None, True, 25000, "192.0.2.81" if function == 0 else None, phys_port_name=f"p{function}")
     port = m.pci("pci0004:00/0004:00:03.0/0004:03:00.0", "8086", "1533", ETHERNET, "03", "0", "igb", "1d49:0000")
     m.nic("enP4p3s0", port, "3c:18:a0:00:81:03", 4, False, None, True, 1000)
     m.loopback()
@@ -441,11 +442,11 @@ def huawei_2488h_numa(m):
            "naa.6000000b2488002702010000248800fe")
     for node, bus in ((0, "1a"), (1, "3a"), (3, "b1")):
         port = m.pci(f"pci0000:{bus}/0000:{bus}:00.0", "8086", "37d3", ETHERNET, "09", str(node), "i40e", "19e5:d12a")
-        m.nic(f"ens{bus}", port, f"44:a1:91:00:24:{bus}", 2 + node, node == 0, 10000 if node == 0 else None, True, 10000,
+        m.nic(f"enp{int(bus, 16)}s0", port, f"44:a1:91:00:24:{bus}", 2 + node, node == 0, 10000 if node == 0 else None, True, 10000,
               "192.0.2.48" if node == 0 else None)
     # An old driver's card does not say where it is.
     port = m.pci("pci0000:00/0000:00:1f.6", "8086", "15b9", ETHERNET, "21", None, "e1000e", "19e5:0000")
-    m.nic("eno9", port, "44:a1:91:00:24:99", 9, False, None, True, 1000)
+    m.nic("enp0s31f6", port, "44:a1:91:00:24:99", 9, False, None, True, 1000)
     m.loopback()
     m.lan(1, "192.0.2.148", "44:a1:91:00:24:f0", 0)
 
@@ -471,7 +472,7 @@ def gigabyte_infiniband(m):
     m.link("sys/class/infiniband/mlx5_0", f"sys/devices/{card}/infiniband/mlx5_0")
     # The second port of the card speaks Ethernet.
     card = m.pci("pci0000:40/0000:40:01.1/0000:41:00.1", "15b3", "1017", ETHERNET, "00", "1", "mlx5_core", "15b3:0006")
-    m.nic("enp65s0f1np1", card, "7c:fe:90:be:5d:e2", 5, False, None, True, 100000)
+    m.nic("enp65s0f1np1", card, "7c:fe:90:be:5d:e2", 5, False, None, True, 100000, phys_port_name="p1")
     for function in range(2):
         port = m.pci(f"pci0000:60/0000:60:03.1/0000:61:00.{function}", "8086", "1521", ETHERNET, "01", "0", "igb", "1458:0000")
         m.nic(f"eno{function + 1}", port, f"b4:2e:99:00:28:2{function}", 2 + function, function == 0, 1000, True, 1000)
@@ -511,6 +512,7 @@ def vmware_pvscsi(m):
            logical=2048)
     for number, port_path in enumerate(("pci0000:00/0000:00:16.0/0000:0b:00.0", "pci0000:00/0000:00:17.0/0000:13:00.0")):
         port = m.pci(port_path, "15ad", "07b0", ETHERNET, "01", "-1", "vmxnet3", "15ad:07b0", label=f"Ethernet{number}")
+        m.file(f"sys/bus/pci/slots/{(192, 224)[number]}/address", port_path.rsplit("/", 1)[-1][:-2])
         m.nic(("ens192", "ens224")[number], port, f"00:50:56:9a:00:1{number}", 2 + number, number == 0, 10000, True, 10000,
               "192.0.2.15" if number == 0 else None, "fe80::250:56ff:fe9a:10" if number == 0 else None)
     m.loopback()

@@ -387,7 +387,7 @@ def ipmi_device(kcs=True):
 
 def host_interface(uuid, host_ip, mask, service_ip, port, name):
     """Redfish over IP: a USB network device and one protocol record (DSP0270)."""
-    device = bytes([2, 0xFB, 0x4E, 0x60, 0xB8, 2, 4, 0]) + b"\0"
+    device = bytes([2]) + struct.pack("<HHBB", 0x413C, 0xA102, 2, 3)
     record = bytes.fromhex(uuid.replace("-", "")) + bytes([1, 1])
     record += ipaddress.ip_address(host_ip).packed + bytes(12) + ipaddress.ip_address(mask).packed + bytes(12)
     record += bytes([1, 1]) + ipaddress.ip_address(service_ip).packed + bytes(12)
