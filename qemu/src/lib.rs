@@ -8,6 +8,7 @@
 //! | [`machine`] | the description of a machine and its QEMU command line |
 //! | [`disk`], [`net`] | disks and network cards as the guest sees them |
 //! | [`disk_file`] | the files behind disks: create, fill, compare |
+//! | [`bmc`] | a BMC that answers, dawdles or is silent |
 //! | [`pxe`] | the TFTP folder of a network boot |
 //! | [`console`], [`watchdog`] | waiting for console output; signs of a hang |
 //! | [`qmp`] | QEMU's control protocol |
@@ -21,6 +22,7 @@
 
 pub mod accel;
 pub mod artifacts;
+pub mod bmc;
 pub mod conductor;
 pub mod console;
 pub mod disk;

@@ -69,9 +69,10 @@ pub enum Boot {
 pub enum Bmc {
     /// QEMU's own simple one, on the KCS interface.
     Simulated,
-    /// An IPMI simulator (`ipmi_sim`) that listens for QEMU on this TCP port of 127.0.0.1.
+    /// One outside of QEMU that listens for it on this TCP port of 127.0.0.1: a [`crate::bmc::FakeBmc`], or OpenIPMI's
+    /// `ipmi_sim`.
     External {
-        /// The simulator's "serial" port for virtual machines.
+        /// The port; of `ipmi_sim` the "serial" one for virtual machines.
         port: u16,
     },
 }
