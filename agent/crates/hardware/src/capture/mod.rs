@@ -26,6 +26,7 @@ const MAX_ENTRIES: usize = 200_000;
 /// effects.
 const ATTRIBUTES: &[&str] = &[
     "access_state",
+    "acpi_index",
     "address",
     "ata_port",
     "bDeviceClass",
@@ -38,6 +39,7 @@ const ATTRIBUTES: &[&str] = &[
     "core_id",
     "cpuinfo_max_freq",
     "dev",
+    "dev_port",
     "device",
     "devnum",
     "firmware_rev",
@@ -46,6 +48,7 @@ const ATTRIBUTES: &[&str] = &[
     "idVendor",
     "ieee1394_id",
     "ifindex",
+    "index",
     "level",
     "logical_block_size",
     "manufacturer",
@@ -61,6 +64,7 @@ const ATTRIBUTES: &[&str] = &[
     "persistent_address",
     "persistent_port",
     "phy_identifier",
+    "phys_port_name",
     "physical_block_size",
     "physical_package_id",
     "port_name",
@@ -112,7 +116,7 @@ const FILES: &[&str] = &[
     "sys/firmware/efi/fw_platform_size",
 ];
 /// Folders of links to devices; those of `sys/class` come besides.
-const LINKS: &[&str] = &["sys/block", "sys/bus/pci/devices", "sys/bus/usb/devices"];
+const LINKS: &[&str] = &["sys/block", "sys/bus/pci/devices", "sys/bus/pci/slots", "sys/bus/usb/devices"];
 
 /// One file or link of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
