@@ -3,3 +3,4 @@
 pub mod block;
 pub mod ipmi;
 pub mod net;
+pub mod scsi;

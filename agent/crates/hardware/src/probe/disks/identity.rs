@@ -8,6 +8,7 @@ use std::path::Path;
 
 use ferric_sys::{Root, attr};
 
+use super::pages::Pages;
 use super::sysfs::Chain;
 use super::vpd::{self, AtaIdentity, ScsiIdentity, Wwn, replace_chars, underscores};
 
@@ -42,7 +43,7 @@ pub(super) fn of(root: &Root, kname: &str, chain: &Chain) -> Identity {
     } else if kname.starts_with("mmcblk") {
         mmc(dir)
     } else if chain.hctl().is_some() {
-        scsi(dir, chain)
+        scsi(root, kname, chain)
     } else {
         Identity::default()
     };
@@ -121,13 +122,13 @@ fn mmc(dir: &Path) -> Identity {
     }
 }
 
-fn scsi(dir: &Path, chain: &Chain) -> Identity {
-    let page = |name: &str| std::fs::read(dir.join("device").join(name)).ok();
+fn scsi(root: &Root, kname: &str, chain: &Chain) -> Identity {
+    let dir = chain.device();
     let vendor = attr::read_optional(&dir.join("device/vendor")).unwrap_or_default();
     let model = attr::read_optional(&dir.join("device/model"));
-    let unit_serial = page("vpd_pg80").and_then(|page| vpd::unit_serial(&page));
-    let scsi = page("vpd_pg83").and_then(|page| vpd::scsi_identity(&page, &vendor, model.as_deref().unwrap_or("")));
-    let ata = page("vpd_pg89").and_then(|page| vpd::ata_identity(&page));
+    let Pages { unit_serial, identification, ata } = Pages::of(root, kname, chain, &vendor);
+    let unit_serial = unit_serial.and_then(|page| vpd::unit_serial(&page));
+    let scsi = identification.and_then(|page| vpd::scsi_identity(&page, &vendor, model.as_deref().unwrap_or("")));
     if chain.numbered("usb").is_some() {
         // A disk in an enclosure is what it is in there, when the bridge tells (USB attached SCSI); a stick is not asked.
         let is_fixed = attr::read_optional(&dir.join("removable")).is_some_and(|flag| flag == "0");
@@ -188,7 +189,15 @@ fn usb(vendor: &str, model: Option<String>, chain: &Chain, scsi: Option<ScsiIden
     // The USB mass storage specification wants hexadecimal digits; what does not even print is not believed.
     let is_sound = |serial: &String| serial.bytes().all(|byte| (0x20..0x7f).contains(&byte) && byte != b',');
     let serial = chain.usb("serial").filter(is_sound).map(|serial| replace_chars(&underscores(&serial)));
-    let mut full = underscores(&format!("{vendor}_{}", model.as_deref().unwrap_or("")));
+    // What the disk does not say, the USB device does.
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let vendor = some(vendor).or_else(|| chain.usb("manufacturer")).or_else(|| chain.usb("idVendor"));
+    let product = model.clone().or_else(|| chain.usb("product")).or_else(|| chain.usb("idProduct"));
+    let names: Vec<String> = [vendor, product].into_iter().flatten().collect();
+    if names.is_empty() && serial.is_none() {
+        return Identity::default();
+    }
+    let mut full = underscores(&names.join("_"));
     if let Some(serial) = &serial {
         full = format!("{full}_{serial}");
     }

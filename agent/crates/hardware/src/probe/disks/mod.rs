@@ -6,6 +6,7 @@
 mod identity;
 mod links;
 mod multipath;
+mod pages;
 mod sysfs;
 mod transport;
 mod vpd;

@@ -66,7 +66,12 @@ pub(super) fn ata_identity(page: &[u8]) -> Option<AtaIdentity> {
     if page.get(1) != Some(&0x89) {
         return None;
     }
-    let identify = page.get(IDENTIFY_OFFSET..IDENTIFY_OFFSET + 512)?;
+    identify(page.get(IDENTIFY_OFFSET..)?)
+}
+
+/// The same from the data of IDENTIFY DEVICE.
+pub(super) fn identify(data: &[u8]) -> Option<AtaIdentity> {
+    let identify = data.get(..512)?;
     let word = |index: usize| identify.get(2 * index..2 * index + 2).map_or(0, |w| u16::from_le_bytes([w[0], w[1]]));
     // Words 84 and 87 are valid when their top bits are 01; bit 8 says that the world-wide name is there.
     let has_wwn = [84, 87].into_iter().any(|index| word(index) & 0xc100 == 0x4100);
@@ -285,6 +290,7 @@ mod tests {
             unit_serial(&page);
             scsi_identity(&page, "V", "M");
             ata_identity(&page);
+            identify(&page);
         }
 
         #[test]

@@ -1,0 +1,93 @@
+//! What a SCSI disk says of itself: from sysfs where the kernel has asked it, else by asking, as udev's programs do.
+//!
+//! The kernel does not ask disks of old versions of SCSI, nor those of which it knows that they cannot stand it (many on
+//! USB, which are therefore not asked here either); and not every adapter has the ATA information page of its disks.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use ferric_sys::ioctl::scsi;
+use ferric_sys::{Root, attr};
+
+use super::device_path;
+use super::sysfs::Chain;
+use super::vpd::{self, AtaIdentity};
+
+/// Longest wait for an answer; a disk that is well gives it in milliseconds.
+const LIMIT: Duration = Duration::from_secs(3);
+
+/// Identification of a SCSI disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Pages {
+    /// Page 0x80.
+    pub(super) unit_serial: Option<Vec<u8>>,
+    /// Page 0x83.
+    pub(super) identification: Option<Vec<u8>>,
+    /// Of an ATA disk.
+    pub(super) ata: Option<AtaIdentity>,
+}
+
+impl Pages {
+    /// Of a disk of the machine, or of a tree that stands for it, where nothing is asked.
+    pub(super) fn of(root: &Root, kname: &str, chain: &Chain, vendor: &str) -> Self {
+        let device = chain.device().join("device");
+        let page = |name: &str| std::fs::read(device.join(name)).ok();
+        let pages = Self {
+            unit_serial: page("vpd_pg80"),
+            identification: page("vpd_pg83"),
+            ata: page("vpd_pg89").and_then(|page| vpd::ata_identity(&page)),
+        };
+        let is_usable = attr::read_optional(&device.join("state")).is_none_or(|state| state == "running");
+        if !root.is_host() || !is_usable || chain.numbered("usb").is_some() {
+            return pages;
+        }
+        let wants_pages = pages.unit_serial.is_none() && pages.identification.is_none();
+        let wants_ata = vendor == "ATA" && pages.ata.is_none();
+        if !wants_pages && !wants_ata {
+            return pages;
+        }
+        let asked = asked(root, kname, chain.device(), wants_ata);
+        Self {
+            unit_serial: pages.unit_serial.or(asked.unit_serial),
+            identification: pages.identification.or(asked.identification),
+            ata: pages.ata.or(asked.ata),
+        }
+    }
+}
+
+/// Answers by the disk, which the kernel numbers anew when another one comes to the same place.
+static ANSWERS: LazyLock<Mutex<HashMap<String, Pages>>> = LazyLock::new(Mutex::default);
+
+/// What a disk answers; it is asked once.
+fn asked(root: &Root, kname: &str, dir: &Path, is_ata: bool) -> Pages {
+    let number = attr::read_optional(&dir.join("diskseq")).unwrap_or_default();
+    let key = format!("{} {number}", dir.display());
+    let answers = || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = answers().get(&key) {
+        return known.clone();
+    }
+    // Opened only to ask: this reads nothing from the disk.
+    let pages = match File::open(root.path(device_path(kname))) {
+        Ok(disk) => {
+            let page = |number: u8| {
+                let answer = scsi::vital_product_data(&disk, number, LIMIT);
+                answer.inspect_err(|error| tracing::debug!(kname, number, %error, "no page of vital product data")).ok()
+            };
+            let identify = is_ata.then(|| scsi::identify_ata(&disk, LIMIT).ok()).flatten();
+            Pages {
+                unit_serial: page(0x80),
+                identification: page(0x83),
+                ata: identify.and_then(|identify| vpd::identify(&identify)),
+            }
+        }
+        Err(error) => {
+            tracing::debug!(kname, %error, "not asked for its identity");
+            return Pages::default();
+        }
+    };
+    answers().insert(key, pages.clone());
+    pages
+}
