@@ -7,13 +7,13 @@ mod identity;
 mod links;
 mod multipath;
 mod pages;
+mod settle;
 mod sysfs;
 mod transport;
 mod vpd;
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
 
 use blockdev::DeviceType;
 use ferric_sys::{Root, attr};
@@ -22,12 +22,10 @@ use ferric_types::inventory::BlockDevice;
 use links::Made;
 pub use links::{content_links, links};
 use multipath::PathState;
+pub use settle::settle;
 use sysfs::Chain;
 
 use crate::error::HardwareError;
-
-/// Pause between two looks for a disk that is being scanned.
-const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 
 /// A disk with what is not for the inventory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -135,45 +133,6 @@ fn kernel_names(root: &Root) -> BTreeMap<String, String> {
         .into_iter()
         .filter_map(|kname| Some((attr::read_optional(&class.join(&kname).join("dev"))?, kname)))
         .collect()
-}
-
-/// Waits until every USB storage device that is plugged in has been scanned, but no longer than `limit`: the kernel gives
-/// such devices a second to spin up, and they would be missing from an inventory made at once. Returns whether all were.
-pub fn settle(root: &Root, limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
-    loop {
-        let Some(device) = unscanned(root) else { return true };
-        if Instant::now() >= deadline {
-            tracing::warn!(device, seconds = limit.as_secs(), "USB storage is still not scanned, going on without it");
-            return false;
-        }
-        std::thread::sleep(SETTLE_PAUSE);
-    }
-}
-
-/// A USB interface with a SCSI host on which nothing has been found yet; even a card reader without a card has a target.
-fn unscanned(root: &Root) -> Option<String> {
-    let below = |dir: &Path, wanted: fn(&str) -> bool| -> Vec<PathBuf> {
-        attr::list(dir).into_iter().filter(|name| wanted(name)).map(|name| dir.join(name)).collect()
-    };
-    let is_scanned = |interface: &Path| {
-        let hosts = below(interface, |name| sysfs::is_numbered(name, "host"));
-        let targets: Vec<PathBuf> =
-            hosts.iter().flat_map(|host| below(host, |name| name.starts_with("target"))).collect();
-        let units = targets.iter().flat_map(|target| below(target, |name| sysfs::Hctl::parse(name).is_some()));
-        !targets.is_empty() && units.into_iter().all(|unit| has_node(&unit))
-    };
-    ["usb-storage", "uas"].into_iter().find_map(|driver| {
-        let directory = root.path("sys/bus/usb/drivers").join(driver);
-        let interfaces = attr::list(&directory).into_iter().filter(|name| name.contains(':'));
-        interfaces.into_iter().find(|name| !is_scanned(&directory.join(name)))
-    })
-}
-
-/// Whether a SCSI unit has its block device, or will never have one: only disks and CD drives do.
-fn has_node(unit: &Path) -> bool {
-    let is_block = attr::read_optional(&unit.join("type")).is_some_and(|kind| kind == "0" || kind == "5");
-    !is_block || unit.join("block").exists()
 }
 
 /// Labels of what a conductor puts into a BMC's virtual drives.

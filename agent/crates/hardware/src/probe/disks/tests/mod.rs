@@ -306,23 +306,3 @@ fn a_machine_without_sysfs_is_an_error_that_names_the_directory() {
     let error = disks(&Root::at("/ferric-no-such-root")).unwrap_err();
     assert!(ferric_types::error::chain(&error).contains("sys/block"), "{error}");
 }
-
-#[test]
-fn usb_storage_is_waited_for_until_it_is_scanned_or_the_time_is_over() {
-    let tree = MachineTree::new().unwrap();
-    assert!(settle(&tree.root(), Duration::ZERO));
-    tree.file("sys/bus/usb/drivers/usb-storage/bind", "").unwrap();
-    tree.file("sys/bus/usb/drivers/usb-storage/1-1:1.0/bInterfaceClass", "08").unwrap();
-    tree.file("sys/bus/usb/drivers/usb-storage/1-1:1.0/host6/uevent", "").unwrap();
-    assert!(!settle(&tree.root(), Duration::from_millis(50)));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(100));
-            let unit = "sys/bus/usb/drivers/usb-storage/1-1:1.0/host6/target6:0:0/6:0:0:0";
-            tree.file(&format!("{unit}/type"), "0").unwrap();
-            assert!(!settle(&tree.root(), Duration::ZERO), "the disk is found, but has no node yet");
-            tree.file(&format!("{unit}/block/sdb/size"), "8").unwrap();
-        });
-        assert!(settle(&tree.root(), Duration::from_secs(20)));
-    });
-}
