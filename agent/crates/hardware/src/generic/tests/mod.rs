@@ -21,6 +21,7 @@ use crate::settings::Settings;
 
 mod clean;
 mod deploy;
+mod hidden;
 
 const MIB: u64 = 1 << 20;
 
