@@ -70,6 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         checksum: Checksum { algorithm, hex: hex.unwrap_or_else(|| "unknown".to_owned()) },
         permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2],
         deep_inspection: true,
+        unpack_bytes: 128 << 20,
     };
     let began = Instant::now();
     match write_image(&mut source, &spec, &device, &Progress::new()) {

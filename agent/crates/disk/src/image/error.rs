@@ -7,6 +7,7 @@ use ferric_sys::block_dev::BlockDevError;
 use ferric_types::ErrorClass;
 
 use super::checksum::ChecksumError;
+use super::compressed::UnpackFileError;
 use super::format::FormatError;
 use super::qcow2::Qcow2Error;
 use super::source::SourceError;
@@ -87,6 +88,9 @@ pub enum ImageError {
     /// The image's format is not accepted.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// The compressed file turned out to be broken while it was being written, or needs more memory than there is.
+    #[error("the image cannot be unpacked")]
+    Compressed(#[source] UnpackFileError),
     /// The qcow2 file turned out to be broken while it was being written.
     #[error("the image is broken")]
     Broken(#[source] Qcow2Error),
@@ -157,7 +161,9 @@ impl ImageError {
             Self::NoChecksum(error) => error.class(),
             Self::Checksum { .. } => ErrorClass::ImageChecksum,
             Self::Format(error) => error.class(),
-            Self::Broken(_) | Self::NotSequential { .. } | Self::Scattered { .. } => ErrorClass::InvalidImage,
+            Self::Compressed(_) | Self::Broken(_) | Self::NotSequential { .. } | Self::Scattered { .. } => {
+                ErrorClass::InvalidImage
+            }
             Self::TooLarge { .. } | Self::ReadOnly { .. } | Self::Device { .. } | Self::Stopped { .. } => {
                 ErrorClass::ImageWrite
             }
@@ -185,13 +191,16 @@ impl ImageError {
 
     /// Whether the bytes of the image are at fault, so that its checksum should be looked at before this is believed.
     pub(super) const fn is_content(&self) -> bool {
-        matches!(self, Self::Broken(_) | Self::Changed { .. })
+        matches!(self, Self::Broken(_) | Self::Changed { .. } | Self::Compressed(_))
     }
 
     pub(super) fn from_stream(id: &str, error: io::Error) -> Self {
         match SourceError::from_io(error) {
             Ok(source) => Self::Download { id: id.to_owned(), source },
-            Err(source) => Self::Stream { id: id.to_owned(), source },
+            Err(error) => match error.downcast() {
+                Ok(source) => Self::Compressed(source),
+                Err(source) => Self::Stream { id: id.to_owned(), source },
+            },
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use ferric_types::ErrorClass;
 
+use super::compressed::FileCompression;
 use super::qcow2::Qcow2Error;
 
 /// How much of the beginning of an image is looked at: up to the ISO 9660 descriptor at 32 KiB.
@@ -62,6 +63,8 @@ pub enum Reader {
     Raw,
     /// Through the tables of a qcow2 file.
     Qcow2,
+    /// As they come out of a compressed file; [`check_content`] judges them.
+    Compressed(FileCompression),
 }
 
 /// Why an image is refused by its format. The texts that begin with `Security:` are the reference agent's.
@@ -104,6 +107,16 @@ pub enum FormatError {
         /// What the image is.
         format: &'static str,
     },
+    /// Only a raw disk may be in a compressed file: any other format would have to be unpacked first.
+    #[error(
+        "the {compression} file holds an image in the format {detected}; only raw images may be compressed as a whole"
+    )]
+    CompressedNotRaw {
+        /// How the file is compressed.
+        compression: FileCompression,
+        /// What is in it.
+        detected: &'static str,
+    },
     /// There is nothing in the image.
     #[error("the image is empty")]
     Empty,
@@ -119,8 +132,8 @@ impl FormatError {
 /// Chooses how an image is read, or refuses it.
 ///
 /// `declared` is Ironic's `disk_format`: `raw` and `gpt` are believed and written as they are, none and `unknown` leave
-/// the choice to the content, anything else must be what the content says. `prefix` holds the first [`PROBE_BYTES`] of
-/// the image, or all of it. Without `deep` a partition table is not judged.
+/// the choice to the content, anything else must be what the content says. A raw image may be compressed as a whole.
+/// `prefix` holds the first [`PROBE_BYTES`] of the image, or all of it. Without `deep` a partition table is not judged.
 ///
 /// # Errors
 /// Any [`FormatError`] but [`FormatError::Qcow2`].
@@ -134,17 +147,20 @@ pub fn choose(
     if prefix.is_empty() {
         return Err(FormatError::Empty);
     }
+    let compression = FileCompression::detect(prefix);
     if let Some(format @ (Format::Raw | Format::Gpt)) = declared.and_then(Format::from_name) {
-        return Ok((format, Reader::Raw));
+        return Ok((format, compression.map_or(Reader::Raw, Reader::Compressed)));
+    }
+    if let Some(compression) = compression {
+        if let Some(declared) = declared {
+            return Err(FormatError::Mismatch { declared: declared.to_owned(), detected: compression.name() });
+        }
+        check_permitted(Format::Raw, permitted)?;
+        return Ok((Format::Raw, Reader::Compressed(compression)));
     }
     let format = detect(prefix, deep)?;
-    if format == Format::Gpt && deep {
-        check_mbr(prefix).map_err(|reason| FormatError::UnsafeTable { reason })?;
-    }
-    if !permitted.contains(&format) {
-        let permitted = permitted.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
-        return Err(FormatError::NotPermitted { detected: format.name(), permitted });
-    }
+    check_table(format, prefix, deep)?;
+    check_permitted(format, permitted)?;
     if let Some(declared) = declared.filter(|name| Format::from_name(name) != Some(format)) {
         return Err(FormatError::Mismatch { declared: declared.to_owned(), detected: format.name() });
     }
@@ -153,6 +169,52 @@ pub fn choose(
         Format::Qcow2 => Ok((format, Reader::Qcow2)),
         other => Err(FormatError::NoReader { format: other.name() }),
     }
+}
+
+/// Judges the content of a compressed file by its first bytes, as [`choose`] does with a raw image that is declared as
+/// such (`believed`) or not. Gives its format.
+///
+/// # Errors
+/// [`FormatError::Empty`], [`FormatError::CompressedNotRaw`], and for content that is not believed [`FormatError::Ambiguous`],
+/// [`FormatError::NotPermitted`] and [`FormatError::UnsafeTable`].
+pub fn check_content(
+    compression: FileCompression,
+    prefix: &[u8],
+    believed: bool,
+    permitted: &[Format],
+    deep: bool,
+) -> Result<Format, FormatError> {
+    if prefix.is_empty() {
+        return Err(FormatError::Empty);
+    }
+    let not_raw = |detected| FormatError::CompressedNotRaw { compression, detected };
+    if let Some(inner) = FileCompression::detect(prefix) {
+        return Err(not_raw(inner.name()));
+    }
+    let format = detect(prefix, deep && !believed)?;
+    if !matches!(format, Format::Raw | Format::Gpt | Format::Iso) {
+        return Err(not_raw(format.name()));
+    }
+    if !believed {
+        check_table(format, prefix, deep)?;
+        check_permitted(format, permitted)?;
+    }
+    Ok(format)
+}
+
+fn check_permitted(format: Format, permitted: &[Format]) -> Result<(), FormatError> {
+    if permitted.contains(&format) {
+        return Ok(());
+    }
+    let permitted = permitted.iter().map(|format| format.name()).collect::<Vec<_>>().join(", ");
+    Err(FormatError::NotPermitted { detected: format.name(), permitted })
+}
+
+fn check_table(format: Format, prefix: &[u8], deep: bool) -> Result<(), FormatError> {
+    if format == Format::Gpt && deep {
+        check_mbr(prefix).map_err(|reason| FormatError::UnsafeTable { reason })?;
+    }
+    Ok(())
 }
 
 /// The format that the first bytes show. Without `deep` the first match is taken.

@@ -11,9 +11,8 @@
 //! - [`deploy`] is the whole of it: credentials, checksum, URLs in turn, trying again.
 //! - [`write`](mod@write) is one attempt: format check, copy, flush, verify, head.
 //! - [`source`] is what the pipeline asks of a download; the agent implements it over HTTP.
-//! - [`checksum`] and [`format`](mod@format) decide what an image must be; [`qcow2`] reads the one format that is not raw.
-//!
-//! The readers take any `BufRead`, so that an adapter (decompression) can stand between `download` and `write`.
+//! - [`checksum`] and [`format`](mod@format) decide what an image must be; [`qcow2`] reads the one format that is not raw,
+//!   and [`compressed`] unpacks raw images that are compressed as a whole, between `download` and `write`.
 //!
 //! The happy path: the format is decided from the first bytes; size and tables are judged; both ends of the disk are
 //! zeroed; what the image leaves empty is zeroed; data is written; the disk is flushed; length and checksum are
@@ -21,9 +20,10 @@
 //! table; any refusal before the third step leaves the disk as it was.
 //!
 //! Memory is fixed: 3 MiB of downloaded chunks, 6 MiB of write buffers, 1 MiB of head, with qcow2 up to 3 MiB of
-//! extents, one table, and for each writer the content of a batch of compressed clusters.
+//! extents, one table, and for each writer the content of a batch of compressed clusters; with a compressed file its window.
 
 pub mod checksum;
+pub mod compressed;
 pub mod deploy;
 mod download;
 pub mod error;
@@ -37,6 +37,7 @@ mod testing;
 mod unpack;
 pub mod write;
 
+pub use compressed::{FileCompression, UnpackFileError};
 pub use deploy::{ImageOptions, RetryPolicy, ServerAuth, deploy_image};
 pub use error::ImageError;
 pub use format::Format;

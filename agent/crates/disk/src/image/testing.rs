@@ -137,6 +137,7 @@ pub(super) fn spec(file: &[u8], disk_format: Option<&str>) -> ImageSpec {
         checksum: Checksum { algorithm: Algorithm::Sha256, hex: sha256(file) },
         permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2],
         deep_inspection: true,
+        unpack_bytes: 16 << 20,
     }
 }
 

@@ -47,7 +47,7 @@ pub fn prepare_image(
             format!("image {} is an image of one partition; this agent writes whole-disk images only", info.id()),
         ));
     }
-    let options = image_options(context.settings)?;
+    let options = image_options(context.settings, &context.machine.root)?;
     let node = hinted_node(context);
     let node = node.as_ref().unwrap_or(context.node);
     let disk = root_device::select(context.registry, context.machine, context.settings, node)?;
@@ -132,7 +132,7 @@ fn hinted_node(context: &StepContext<'_>) -> Option<Node> {
     context.services.refresh_node()
 }
 
-fn image_options(settings: &Settings) -> Result<ImageOptions, CommandError> {
+fn image_options(settings: &Settings, root: &Root) -> Result<ImageOptions, CommandError> {
     let permitted_formats: Vec<Format> =
         settings.permitted_image_formats.iter().filter_map(|name| Format::from_name(name)).collect();
     if permitted_formats.is_empty() {
@@ -150,7 +150,14 @@ fn image_options(settings: &Settings) -> Result<ImageOptions, CommandError> {
         md5_enabled: settings.md5_enabled,
         auth: settings.image_server_auth.clone(),
         retry: settings.image_retry,
+        unpack_bytes: unpack_bytes(memory::available_bytes(root)),
     })
+}
+
+/// Memory for the window of a compressed image: half of what there is; at least what `zstd -19` and `xz -6` want, and at
+/// most what any of their ordinary levels does.
+fn unpack_bytes(available: Option<u64>) -> u64 {
+    (available.unwrap_or_default() / 2).clamp(8 << 20, 128 << 20)
 }
 
 /// Whether a config drive is one in name only; the reference agent asks Python whether it is true.

@@ -20,6 +20,11 @@ pub fn memory(root: &Root) -> Memory {
     Memory { total, physical_mb: installed.or_else(counted) }
 }
 
+/// Memory that can be had without swapping, in bytes; `None` when the kernel does not say.
+pub(crate) fn available_bytes(root: &Root) -> Option<u64> {
+    attr::read_trimmed(&root.path("proc/meminfo")).ok().and_then(|text| meminfo_bytes(&text, "MemAvailable"))
+}
+
 /// A line of `/proc/meminfo` or a NUMA node's `meminfo`, in bytes.
 pub(crate) fn meminfo_bytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.split_once(name)?.1.strip_prefix(':'))?;

@@ -57,6 +57,8 @@ pub struct ImageOptions {
     pub auth: ServerAuth,
     /// How often a whole download is tried.
     pub retry: RetryPolicy,
+    /// Memory that may be used to unpack a compressed file, in bytes.
+    pub unpack_bytes: u64,
 }
 
 /// Downloads the image that `info` describes and writes it to a disk. A download that fails or has the wrong checksum is
@@ -123,6 +125,7 @@ fn attempt(
         checksum,
         permitted_formats: options.permitted_formats.clone(),
         deep_inspection: options.deep_inspection,
+        unpack_bytes: options.unpack_bytes,
     };
     let mut source = open_first(info.id(), requests, fetch)?;
     write_image(source.as_mut(), &spec, device, progress)

@@ -17,6 +17,7 @@ fn options(tries: u32) -> ImageOptions {
         md5_enabled: false,
         auth: ServerAuth::default(),
         retry: RetryPolicy { tries, interval: Duration::ZERO },
+        unpack_bytes: 8 << 20,
     }
 }
 
@@ -78,6 +79,8 @@ impl io::Write for Log {
 fn tries_within_tries_are_logged_with_their_sum() {
     let (log, content) = (Log::default(), disk_content(2 << 20));
     let writer = log.clone();
+    // Other tests pass the same places without a subscriber, and tracing would remember that nobody listens there.
+    let _set_before = tracing::subscriber::set_global_default(tracing_subscriber::registry());
     let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
     // Each of the three tries of the whole is two tries at each of the two URLs.
     let (_, result) = tracing::subscriber::with_default(subscriber, || {

@@ -6,9 +6,10 @@ use ferric_sys::block_dev::BlockDev;
 use ferric_types::Progress;
 
 use super::checksum::Checksum;
+use super::compressed::{FileCompression, TAIL_BYTES, Unpacked, least_bytes};
 use super::download::{Tally, pump};
 use super::error::ImageError;
-use super::format::{Format, FormatError, PROBE_BYTES, Reader, choose};
+use super::format::{Format, FormatError, PROBE_BYTES, Reader, check_content, choose};
 use super::qcow2::{Header, MAX_EXTENTS, Ranged, write_ranged, write_streamed};
 use super::sink::{self, Clusters, Sink};
 use super::source::{ImageSource, SourceError};
@@ -28,6 +29,14 @@ pub struct ImageSpec {
     pub permitted_formats: Vec<Format>,
     /// Whether the content is judged beyond its signature.
     pub deep_inspection: bool,
+    /// Memory that may be used to unpack a compressed file, in bytes.
+    pub unpack_bytes: u64,
+}
+
+impl ImageSpec {
+    fn is_declared_raw(&self) -> bool {
+        matches!(self.disk_format.as_deref().and_then(Format::from_name), Some(Format::Raw | Format::Gpt))
+    }
 }
 
 /// What was done.
@@ -135,6 +144,16 @@ impl Attempt<'_> {
                 let stream = source.stream(0).map_err(|source| self.download_error(source))?;
                 pump(stream, tally, self.progress, |chunks| self.raw(chunks))?
             }
+            Reader::Compressed(compression) => {
+                let mut tail = vec![0; usize::try_from(file_bytes).unwrap_or(usize::MAX).min(TAIL_BYTES)];
+                let tail_at = file_bytes - u64::try_from(tail.len()).unwrap_or_default();
+                source.read_exact_at(tail_at, &mut tail).map_err(|source| self.download_error(source))?;
+                self.check_size(least_bytes(compression, &prefix, &tail))?;
+                drop((prefix, tail));
+                self.progress.phase("write", Some(file_bytes));
+                let stream = source.stream(0).map_err(|source| self.download_error(source))?;
+                return pump(stream, tally, self.progress, |chunks| self.compressed(compression, chunks));
+            }
             Reader::Qcow2 => {
                 let header = self.header(&prefix)?;
                 prefix.truncate(usize::try_from(header.header_bytes).unwrap_or_default());
@@ -169,6 +188,10 @@ impl Attempt<'_> {
                 Reader::Raw => {
                     self.check_size(size_bytes.unwrap_or_default())?;
                     self.raw(chunks)?
+                }
+                Reader::Compressed(compression) => {
+                    self.check_size(least_bytes(compression, prefix, &[]))?;
+                    return self.compressed(compression, chunks);
                 }
                 Reader::Qcow2 => {
                     let header = self.header(prefix)?;
@@ -205,6 +228,18 @@ impl Attempt<'_> {
             return Err(ImageError::TooLarge { device, image_bytes, device_bytes });
         }
         Ok(())
+    }
+
+    /// Writes the content of a compressed file.
+    fn compressed(&self, compression: FileCompression, file: &mut dyn BufRead) -> Result<Content, ImageError> {
+        let spec = self.spec;
+        let mut content = Unpacked::new(compression, file, spec.unpack_bytes)
+            .map_err(|error| ImageError::from_stream(&spec.id, error))?;
+        let believed = spec.is_declared_raw();
+        let format =
+            check_content(compression, content.first(), believed, &spec.permitted_formats, spec.deep_inspection)?;
+        let virtual_bytes = self.raw(&mut content)?;
+        Ok(Content { format, virtual_bytes })
     }
 
     /// Writes the bytes as they are; says how many there were.
@@ -272,5 +307,7 @@ fn clusters(header: &Header) -> Clusters {
 
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod packed_tests;
 #[cfg(test)]
 mod tests;

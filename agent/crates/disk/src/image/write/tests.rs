@@ -6,14 +6,14 @@ use super::*;
 use crate::image::target::is_zero;
 use crate::image::testing::{TestSource, disk_content, path, progress, qcow2, spec, tool};
 
-const MIB: usize = 1 << 20;
+pub(super) const MIB: usize = 1 << 20;
 /// Odd on purpose: ends within a cluster and within a sector of 4096 bytes.
-const VIRTUAL: usize = 6 * MIB + 3 * 512;
-const DISK: u64 = 8 << 20;
+pub(super) const VIRTUAL: usize = 6 * MIB + 3 * 512;
+pub(super) const DISK: u64 = 8 << 20;
 
 /// How a test reads an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
+pub(super) enum Mode {
     Ranges,
     /// With so few extents in memory that many windows are needed.
     Windows,
@@ -24,18 +24,23 @@ enum Mode {
 
 const MODES: [Mode; 4] = [Mode::Ranges, Mode::Windows, Mode::InOrder, Mode::InOrderUnsized];
 
-fn source(file: &[u8], mode: Mode) -> TestSource {
+pub(super) fn source(file: &[u8], mode: Mode) -> TestSource {
     let ranges = matches!(mode, Mode::Ranges | Mode::Windows);
     TestSource { ranges, hides_size: mode == Mode::InOrderUnsized, ..TestSource::ranged(file.to_vec()) }
 }
 
-fn write(source: &mut TestSource, spec: &ImageSpec, disk: &TestDisk, mode: Mode) -> Result<WriteReport, ImageError> {
+pub(super) fn write(
+    source: &mut TestSource,
+    spec: &ImageSpec,
+    disk: &TestDisk,
+    mode: Mode,
+) -> Result<WriteReport, ImageError> {
     let max_extents = if mode == Mode::Windows { 20 } else { MAX_EXTENTS };
     write_within(source, spec, &disk.open().unwrap(), &progress(), max_extents)
 }
 
 /// Writes a file and compares the whole disk with what it should be.
-fn assert_written(name: &str, file: &[u8], format: Option<&str>, content: &[u8], mode: Mode, sector: u32) {
+pub(super) fn assert_written(name: &str, file: &[u8], format: Option<&str>, content: &[u8], mode: Mode, sector: u32) {
     let disk = TestDisk::used(DISK).unwrap().sector(sector);
     let report = write(&mut source(file, mode), &spec(file, format), &disk, mode)
         .unwrap_or_else(|error| panic!("{name} {mode:?}: {}", chain(&error)));
@@ -61,13 +66,13 @@ fn assert_disk(name: &str, disk: &TestDisk, content: &[u8], sector: u32) {
 }
 
 /// Nothing at all was written.
-fn assert_untouched(name: &str, disk: &TestDisk) {
+pub(super) fn assert_untouched(name: &str, disk: &TestDisk) {
     let bytes = disk.bytes(0, usize::try_from(DISK).unwrap()).unwrap();
     assert!(bytes == vec![OLD_DATA; bytes.len()], "{name}: something was written");
 }
 
 /// No table at either end, whatever is in between; or a disk on which nothing was written yet.
-fn assert_no_table(name: &str, disk: &TestDisk) {
+pub(super) fn assert_no_table(name: &str, disk: &TestDisk) {
     let len = usize::try_from(DISK).unwrap();
     if disk.bytes(0, len).unwrap() == vec![OLD_DATA; len] {
         return;
