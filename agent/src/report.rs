@@ -9,6 +9,7 @@ use ferric_hardware::capture::{self, Entry};
 use ferric_hardware::replay::{self, ReplayError};
 use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry, Settings};
 use ferric_types::Inventory;
+use ferric_types::inventory::Tpm;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -61,7 +62,7 @@ pub fn inventory(
 /// # Errors
 /// The machine cannot be read or the archive not be written.
 pub fn capture(path: &str) -> Result<usize, ReportError> {
-    let tree = capture::capture(&Machine::host()).map_err(ReportError::Capture)?;
+    let tree = capture::capture(&Machine::host(), None).map_err(ReportError::Capture)?;
     let write = || {
         let mut archive = tar::Builder::new(GzEncoder::new(File::create(path)?, Compression::best()));
         for (path, entry) in &tree {
@@ -100,10 +101,20 @@ fn table(inventory: &Inventory) -> String {
     line(
         "firmware",
         format!(
-            "{} {} {}, booted by {}",
-            firmware.vendor, firmware.version, firmware.build_date, inventory.boot.current_boot_mode
+            "{} {} {}, booted by {}{}",
+            firmware.vendor,
+            firmware.version,
+            firmware.build_date,
+            inventory.boot.current_boot_mode,
+            match inventory.boot.secure_boot {
+                Some(true) => " with Secure Boot",
+                Some(false) => " without Secure Boot",
+                None => "",
+            }
         ),
     );
+    let tpm = |tpm: &Tpm| tpm.version.clone().unwrap_or_else(|| "of unknown version".to_owned());
+    line("TPM", inventory.tpm.as_ref().map_or("-".to_owned(), tpm));
     line(
         "processor",
         format!("{} x {} ({} sockets, {})", cpu.count, or_dash(&cpu.model_name), cpu.socket_count, cpu.architecture),
@@ -114,6 +125,12 @@ fn table(inventory: &Inventory) -> String {
     let bmc =
         [&inventory.bmc_address, &inventory.bmc_v6address, &inventory.bmc_mac].map(|value| option(value.as_ref()));
     line("BMC", bmc.join(" "));
+    for interface in &inventory.host_interfaces {
+        let by = interface.device_type.as_deref().unwrap_or("unknown device").to_uppercase();
+        let address = option(interface.service_address.as_ref().or(interface.service_hostname.as_ref()));
+        let host = option(interface.host_address.as_ref().or(interface.host_ip_assignment.as_ref()));
+        line("redfish", format!("{address} port {} by {by}, from {host}", interface.service_port));
+    }
     text.push('\n');
     let disks = inventory.disks.iter().map(|disk| {
         [

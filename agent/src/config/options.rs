@@ -160,8 +160,8 @@ options! {
         "How long the inspection waits for addresses; 0 for not at all.";
     inspection_dhcp_all_interfaces: bool, "ipa-inspection-dhcp-all-interfaces", "DEFAULT" "inspection_dhcp_all_interfaces", BOOLEAN, value::boolean, "false", Full,
         "Wait for an address on every NIC, not only on the one that booted.";
-    inspection_benchmarks: Vec<String>, "ipa-inspection-benchmarks", "DEFAULT" "inspection_benchmarks", LIST, value::list, "", Later,
-        "Benchmarks of the extra-hardware collector.";
+    inspection_benchmarks: Vec<String>, "ipa-inspection-benchmarks", "DEFAULT" "inspection_benchmarks", LIST, value::list, "", Full,
+        "Benchmarks of the extra-hardware collector: cpu, mem, disk; disks are only read.";
     collect_lldp: bool, "ipa-collect-lldp", "DEFAULT" "collect_lldp", BOOLEAN, value::boolean, "false", Full,
         "Put received LLDP frames into the inventory.";
     lldp_timeout: Duration, "ipa-lldp-timeout", "DEFAULT" "lldp_timeout", SECONDS, value::float_seconds, "30.0", Full,

@@ -1,6 +1,8 @@
 //! In-band inspection: collectors, and the document made from what they find (inspection sections 1 to 3).
 
 pub mod collectors;
+pub mod dmi;
+pub mod extra;
 pub mod lldp;
 pub mod logs;
 pub mod numa;
@@ -30,14 +32,34 @@ pub enum CollectError {
     /// A file or directory that must be there is not.
     #[error(transparent)]
     Attr(#[from] ferric_sys::attr::AttrError),
+    /// The firmware does not describe the machine.
+    #[error("the firmware of this machine has no SMBIOS tables")]
+    NoSmbios,
+    /// The disks cannot be listed.
+    #[error(transparent)]
+    Hardware(#[from] ferric_hardware::HardwareError),
+    /// `ipa-inspection-benchmarks` asks for what there is not.
+    #[error("there is no benchmark {name:?}; there are cpu, mem and disk")]
+    UnknownBenchmark {
+        /// Its name.
+        name: String,
+    },
     /// Something could not be written as JSON.
     #[error("encoding the inventory")]
     Encode(#[from] serde_json::Error),
 }
 
 /// Every collector of this image.
-pub const COLLECTORS: &[Collector] =
-    &[collectors::DEFAULT, logs::LOGS, pci::PCI_DEVICES, numa::NUMA_TOPOLOGY, usb::USB_DEVICES, lldp::LLDP];
+pub const COLLECTORS: &[Collector] = &[
+    collectors::DEFAULT,
+    logs::LOGS,
+    pci::PCI_DEVICES,
+    numa::NUMA_TOPOLOGY,
+    dmi::DMI_DECODE,
+    usb::USB_DEVICES,
+    lldp::LLDP,
+    extra::EXTRA_HARDWARE,
+];
 
 /// What an inspection found.
 #[derive(Debug)]

@@ -23,6 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 pub use kmsg::records as kernel_log;
 pub use redact::hide;
+pub(crate) use redact::redact;
 pub use ring::Ring;
 
 use crate::init::inherit;

@@ -23,7 +23,7 @@ pub fn hide(secret: &Secret<String>) {
 }
 
 /// The text without hidden secrets, secret kernel parameters and passwords in URLs.
-pub(super) fn redact(text: &[u8]) -> Vec<u8> {
+pub(crate) fn redact(text: &[u8]) -> Vec<u8> {
     let hidden = HIDDEN.lock().unwrap_or_else(PoisonError::into_inner).clone();
     redact_with(text, &hidden)
 }

@@ -8,6 +8,7 @@
 pub mod capture;
 pub mod context;
 pub mod error;
+pub mod extra;
 pub mod generic;
 pub mod guard;
 pub mod hints;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Takes over a descriptor that this process inherited under a number it was told.
 ///
@@ -30,6 +31,19 @@ pub fn take_inherited(number: RawFd) -> Option<OwnedFd> {
 pub fn make_inheritable(fd: impl AsFd) -> io::Result<RawFd> {
     fcntl_setfd(&fd, FdFlags::empty())?;
     Ok(fd.as_fd().as_raw_fd())
+}
+
+/// Keeps the calling thread on one processor, by its number.
+///
+/// # Errors
+/// There is no such processor, or it is offline.
+pub fn pin_thread(cpu: usize) -> io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// Signals that arrive as data instead of interrupting.

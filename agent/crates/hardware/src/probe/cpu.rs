@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::Cpu;
 
+use super::smbios::{Smbios, kind};
 use crate::replay;
 
-/// The machine's processors. `architecture` is the machine name of `uname`, see [`architecture`].
+/// The machine's processors; those that are offline count too, as with `lscpu`. `architecture` is the machine name of `uname`, see [`architecture`].
 pub fn cpu(root: &Root, architecture: &str) -> Cpu {
     let text = attr::read_trimmed(&root.path("proc/cpuinfo")).unwrap_or_default();
     let info = first_processor(&text);
@@ -17,7 +18,7 @@ pub fn cpu(root: &Root, architecture: &str) -> Cpu {
     let counted = text.lines().filter(|line| key(line) == "processor").count();
     let count = if listed.is_empty() { counted } else { listed.len() };
     Cpu {
-        model_name: model_name(&info),
+        model_name: model_name(root, &info),
         frequency: frequency(root, &listed, &info),
         count: u32::try_from(count).unwrap_or(u32::MAX),
         architecture: architecture.to_owned(),
@@ -67,29 +68,38 @@ fn first_processor(text: &str) -> Info<'_> {
     info
 }
 
-/// ARM processors give numbers instead of a name; these are the server cores of Arm Ltd. and Ampere (Main ID
-/// Register: implementer, part number).
-const ARM_CORES: &[(&str, &str, &str)] = &[
-    ("0x41", "0xd03", "Cortex-A53"),
-    ("0x41", "0xd07", "Cortex-A57"),
-    ("0x41", "0xd08", "Cortex-A72"),
-    ("0x41", "0xd0b", "Cortex-A76"),
-    ("0x41", "0xd0c", "Neoverse-N1"),
-    ("0x41", "0xd40", "Neoverse-V1"),
-    ("0x41", "0xd49", "Neoverse-N2"),
-    ("0x41", "0xd4f", "Neoverse-V2"),
-    ("0xc0", "0xac3", "Ampere-1"),
+/// ARM processors give numbers instead of a name; these are the cores of servers and of boards that serve as such (Main
+/// ID Register: implementer and part number).
+const ARM_CORES: &[(&str, &str)] = &[
+    (
+        "0x41",
+        "0xd03 Cortex-A53|0xd04 Cortex-A35|0xd05 Cortex-A55|0xd07 Cortex-A57|0xd08 Cortex-A72|0xd09 Cortex-A73|\
+         0xd0a Cortex-A75|0xd0b Cortex-A76|0xd0c Neoverse-N1|0xd0d Cortex-A77|0xd40 Neoverse-V1|0xd41 Cortex-A78|\
+         0xd49 Neoverse-N2|0xd4a Neoverse-E1|0xd4f Neoverse-V2|0xd84 Neoverse-V3|0xd8e Neoverse-N3",
+    ),
+    ("0x42", "0x516 ThunderX2"),
+    ("0x43", "0x0a1 ThunderX-88XX|0x0af ThunderX2-99xx"),
+    ("0x46", "0x001 A64FX"),
+    ("0x48", "0xd01 Kunpeng-920"),
+    ("0x4e", "0x004 Carmel"),
+    ("0x51", "0xc00 Falkor"),
+    ("0x70", "0x662 FTC662|0x663 FTC663"),
+    ("0xc0", "0xac3 Ampere-1|0xac4 Ampere-1a"),
 ];
 
-fn model_name(info: &Info<'_>) -> String {
+/// Name of the processor; of an ARM core that has none here, what the firmware calls it.
+fn model_name(root: &Root, info: &Info<'_>) -> String {
     if !info.model_name.is_empty() {
         return info.model_name.to_owned();
     }
-    ARM_CORES
-        .iter()
-        .find(|(implementer, part, _)| *implementer == info.implementer && *part == info.part)
-        .map(|(_, _, name)| (*name).to_owned())
-        .unwrap_or_default()
+    let cores = ARM_CORES.iter().find(|(implementer, _)| *implementer == info.implementer);
+    let mut named = cores.into_iter().flat_map(|(_, cores)| cores.split('|'));
+    if let Some(name) = named.find_map(|core| core.strip_prefix(info.part)?.strip_prefix(' ')) {
+        return name.to_owned();
+    }
+    // SMBIOS type 4: its version is the name (DSP0134 section 7.5).
+    let firmware = Smbios::read(root).and_then(|smbios| smbios.of(kind::PROCESSOR).find_map(|one| one.string(0x10)));
+    firmware.unwrap_or_default()
 }
 
 /// MHz as text: the highest that any processor can do, else the current one, else empty.
@@ -137,6 +147,7 @@ pub(crate) fn parse_list(text: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probe::smbios::tests::{body, structure, table};
     use ferric_sys::testing::machine::MachineTree;
     use proptest::prelude::*;
 
@@ -166,29 +177,66 @@ mod tests {
         assert_eq!(cpu.model_name, "Intel(R) Xeon(R) Gold 6130");
     }
 
+    /// A processor of sysfs that is online: package and highest frequency.
+    fn online(tree: &MachineTree, cpu: u32, package: &str, khz: Option<&str>) {
+        let dir = format!("sys/devices/system/cpu/cpu{cpu}");
+        tree.file(&format!("{dir}/topology/physical_package_id"), package).unwrap();
+        if let Some(khz) = khz {
+            tree.file(&format!("{dir}/cpufreq/cpuinfo_max_freq"), khz).unwrap();
+        }
+    }
+
+    /// Model, frequency, count, sockets, architecture and flags in one line.
+    fn shown(tree: &MachineTree, architecture: &str) -> String {
+        let Cpu { model_name, frequency, count, architecture, flags, socket_count } = cpu(&tree.root(), architecture);
+        format!("{model_name}|{frequency}|{count}|{socket_count}|{architecture}|{}", flags.join(" "))
+    }
+
     #[test]
-    fn topology_gives_sockets_and_the_highest_frequency() {
+    fn a_server_with_a_processor_offline_counts_it_and_takes_the_highest_frequency() {
         let tree = MachineTree::new().unwrap();
         tree.file("proc/cpuinfo", X86).unwrap();
         tree.file("sys/devices/system/cpu/present", "0-3").unwrap();
+        tree.file("sys/devices/system/cpu/online", "0-2").unwrap();
         for (cpu, package, khz) in [(0, "0", "3700000"), (1, "1", "3700500"), (2, "0", "1000000")] {
-            let dir = format!("sys/devices/system/cpu/cpu{cpu}");
-            tree.file(&format!("{dir}/topology/physical_package_id"), package).unwrap();
-            tree.file(&format!("{dir}/cpufreq/cpuinfo_max_freq"), khz).unwrap();
+            online(&tree, cpu, package, Some(khz));
         }
-        let cpu = cpu(&tree.root(), "x86_64");
-        assert_eq!((cpu.count, cpu.socket_count, cpu.frequency.as_str()), (4, 2, "3700.5000"));
+        assert_eq!(shown(&tree, "x86_64"), "Intel(R) Xeon(R) Gold 6130|3700.5000|4|2|x86_64|fpu vme constant_tsc");
+    }
+
+    #[test]
+    fn a_virtual_machine_has_no_frequency_but_that_of_now() {
+        let tree = MachineTree::new().unwrap();
+        tree.file("proc/cpuinfo", "processor\t: 0\nmodel name\t: QEMU Virtual CPU\ncpu MHz\t: 2400.000\nflags\t: fpu")
+            .unwrap();
+        tree.file("sys/devices/system/cpu/present", "0").unwrap();
+        online(&tree, 0, "0", None);
+        assert_eq!(shown(&tree, "x86_64"), "QEMU Virtual CPU|2400.000|1|1|x86_64|fpu");
     }
 
     #[test]
     fn arm_has_features_and_numbers_for_names() {
-        let tree = MachineTree::new().unwrap();
-        let text =
-            "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n";
-        tree.file("proc/cpuinfo", text).unwrap();
-        let cpu = cpu(&tree.root(), "aarch64");
-        assert_eq!((cpu.model_name.as_str(), cpu.frequency.as_str()), ("Neoverse-N1", ""));
-        assert_eq!(cpu.flags, ["fp", "asimd"]);
+        for (implementer, part, want) in [
+            ("0x41", "0xd0c", "Neoverse-N1"),
+            ("0x41", "0xd8e", "Neoverse-N3"),
+            ("0xc0", "0xac3", "Ampere-1"),
+            ("0x48", "0xd01", "Kunpeng-920"),
+            ("0x41", "0xfff", "Firmware's Name"),
+            ("0x99", "0xd0c", "Firmware's Name"),
+            ("0x41", "", "Firmware's Name"),
+        ] {
+            let tree = MachineTree::new().unwrap();
+            let text = format!(
+                "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd\nCPU implementer\t: {implementer}\nCPU part\t: {part}\n"
+            );
+            tree.file("proc/cpuinfo", &text).unwrap();
+            tree.file("sys/devices/system/cpu/present", "0-1").unwrap();
+            // Firmware that does not number its packages.
+            online(&tree, 0, "-1", None);
+            let processor = structure(kind::PROCESSOR, &body(0x30, &[(0x10, &[1])]), &["Firmware's Name"]);
+            tree.bytes("sys/firmware/dmi/tables/DMI", &table(&[processor])).unwrap();
+            assert_eq!(shown(&tree, "aarch64"), format!("{want}||2|1|aarch64|fp asimd"), "{implementer} {part}");
+        }
     }
 
     #[test]

@@ -54,7 +54,7 @@ fn installed_mib(smbios: &Smbios) -> Option<u64> {
 pub(crate) fn device_kib(device: &Structure<'_>) -> Option<u64> {
     match device.word(0x0c) {
         0 | u16::MAX => None,
-        0x7fff if device.len() >= 0x20 => {
+        0x7fff if device.length() >= 0x20 => {
             Some(u64::from(device.dword(0x1c) & 0x7fff_ffff) << 10).filter(|kib| *kib > 0)
         }
         kib if kib & 0x8000 != 0 => Some(u64::from(kib & 0x7fff)),

@@ -187,7 +187,7 @@ fn fields(kind: u8) -> Option<&'static [Field]> {
 
 fn block(structure: &Structure<'_>, version: Version) -> Map<String, Value> {
     let mut block = Map::new();
-    let (kind, length) = (structure.kind(), structure.len());
+    let (kind, length) = (structure.kind(), structure.length());
     let head = format!("Handle 0x{:04X}, DMI type {kind}, {length} bytes", structure.handle());
     block.insert("Handle".to_owned(), head.into());
     let is_empty_slot = kind == kind::MEMORY_DEVICE && structure.word(0x0c) == 0;

@@ -169,7 +169,7 @@ impl<'a> Structure<'a> {
     }
 
     /// Length of head and fields, bytes.
-    pub const fn len(&self) -> usize {
+    pub const fn length(&self) -> usize {
         self.fields.len()
     }
 

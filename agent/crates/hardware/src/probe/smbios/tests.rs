@@ -1,10 +1,10 @@
 //! Tables made by hand, and what must be read from them.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::*;
+use ferric_sys::{Cmd, Exec as _, SystemExec};
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
@@ -82,7 +82,7 @@ fn what_is_whole_is_read_and_the_rest_is_left() {
     let smbios = Smbios::new(all.clone(), &[]);
     assert_eq!(kinds(&smbios), [1, 4, 2]);
     let first = smbios.structures().next().unwrap();
-    assert_eq!((first.handle(), first.len()), (0x1101, 7));
+    assert_eq!((first.handle(), first.length()), (0x1101, 7));
     assert_eq!((first.text(4), first.text(5), first.text(6)), (Text::Bytes(b"one"), Text::Missing, Text::None));
     assert_eq!((first.string(4).as_deref(), first.text(7), first.dword(6)), (Some("one"), Text::None, 0));
     assert_eq!(smbios.structures().nth(2).unwrap().string(4).as_deref(), Some("b"));
@@ -269,23 +269,21 @@ fn as_the_reference_agent_reads(output: &str) -> Value {
     json!({"bios": firmware, "cpu": processors, "memory": memory})
 }
 
-fn dmidecode() -> Option<PathBuf> {
-    ["/usr/sbin/dmidecode", "/sbin/dmidecode"].iter().map(PathBuf::from).find(|path| path.exists())
+fn dmidecode() -> Option<&'static str> {
+    ["/usr/sbin/dmidecode", "/sbin/dmidecode"].into_iter().find(|path| Path::new(path).exists())
 }
 
 /// Both readings of tables, ours and that of `dmidecode`.
-fn both(dmidecode: &PathBuf, version: (u8, u8), structures: &[Vec<u8>]) -> (Value, Value) {
+fn both(dmidecode: &str, version: (u8, u8), structures: &[Vec<u8>]) -> (Value, Value) {
     let (entry_point, table) = (entry_point(version.0, version.1), table(structures));
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut dump = entry_point.clone();
     dump.resize(32, 0);
     dump.extend(&table);
     std::fs::write(file.path(), dump).unwrap();
-    let output = Command::new(dmidecode)
-        .args(["-t", "bios", "-t", "processor", "-t", "memory", "--from-dump"])
-        .arg(file.path())
-        .output()
-        .unwrap();
+    let types = ["-t", "bios", "-t", "processor", "-t", "memory", "--from-dump"];
+    let command = Cmd::new(dmidecode).args(types).arg(file.path().to_str().unwrap());
+    let output = SystemExec.run(&command).unwrap();
     let theirs = as_the_reference_agent_reads(&String::from_utf8_lossy(&output.stdout));
     (dmi::decode(&Smbios::new(table, &entry_point)), theirs)
 }
@@ -339,16 +337,15 @@ fn dmidecode_says_the_same() {
         return;
     };
     let server = [firmware(), xeon(), array(3, 24), module(), empty_slot(), array(6, 8)];
-    let (ours, theirs) = both(&dmidecode, (3, 2), &server);
+    let (ours, theirs) = both(dmidecode, (3, 2), &server);
     assert_eq!(ours, theirs);
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60),
         failure_persistence: None,
         ..ProptestConfig::default()
     });
     let cases = (any_structures(), proptest::sample::select(vec![(2, 0), (2, 2), (2, 8), (3, 0), (3, 5)]));
     let outcome = runner.run(&cases, |(structures, version)| {
-        let (mut ours, theirs) = both(&dmidecode, version, &structures);
+        let (mut ours, theirs) = both(dmidecode, version, &structures);
         forgive(&mut ours, &theirs);
         for part in ["bios", "cpu", "memory"] {
             prop_assert_eq!(&ours[part], &theirs[part]);
@@ -391,7 +388,7 @@ proptest! {
         magic in proptest::sample::select(vec!["_SM3_", "_SM_", "_DMI_", ""]),
     ) {
         let smbios = Smbios::new(bytes, &[magic.as_bytes(), &entry].concat());
-        let total: usize = smbios.structures().map(|structure| structure.len()).sum();
+        let total: usize = smbios.structures().map(|structure| structure.length()).sum();
         prop_assert!(total <= 600);
         dmi::decode(&smbios);
         host_interface::host_interfaces(&smbios);

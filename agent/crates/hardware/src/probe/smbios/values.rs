@@ -34,7 +34,7 @@ pub(super) fn named_bits(list: &'static str, bits: u32) -> Vec<&'static str> {
 pub(super) fn voltage(millivolts: u16) -> String {
     match millivolts {
         0 => "Unknown".to_owned(),
-        _ if millivolts % 100 == 0 => format!("{}.{} V", millivolts / 1000, millivolts % 1000 / 100),
+        _ if millivolts.is_multiple_of(100) => format!("{}.{} V", millivolts / 1000, millivolts % 1000 / 100),
         _ => {
             let text = format!("{}.{:03}", millivolts / 1000, millivolts % 1000);
             format!("{} V", text.trim_end_matches('0'))
@@ -57,7 +57,7 @@ pub(super) fn runtime_size(structure: &Structure<'_>, _: Version, at: usize) -> 
 
 pub(super) fn rom_size(structure: &Structure<'_>, _: Version, at: usize) -> Option<Value> {
     let blocks = structure.byte(at);
-    if blocks != u8::MAX || structure.len() < 0x1a {
+    if blocks != u8::MAX || structure.length() < 0x1a {
         return Some(size::text((u64::from(blocks) + 1) << 6, 1).into());
     }
     let extended = structure.word(0x18);
@@ -77,7 +77,7 @@ pub(super) fn firmware_traits(structure: &Structure<'_>, _: Version, at: usize) 
         named_bits(names::FIRMWARE_TRAITS, bits >> 4)
     };
     // The two bytes of extensions, of which short structures have one or none.
-    let more = [0x12, 0x13].map(|at| if structure.len() > at { structure.byte(at) } else { 0 });
+    let more = [0x12, 0x13].map(|at| if structure.length() > at { structure.byte(at) } else { 0 });
     traits.extend(named_bits(names::MORE_FIRMWARE_TRAITS, u16::from_le_bytes(more).into()));
     Some(traits.into())
 }
@@ -90,7 +90,7 @@ pub(super) fn revision(structure: &Structure<'_>, _: Version, at: usize) -> Opti
 /// Family of a processor, in the second field where the first has no room for it.
 fn family_number(structure: &Structure<'_>) -> u32 {
     match structure.byte(0x06) {
-        0xfe if structure.len() >= 0x2a => structure.word(0x28).into(),
+        0xfe if structure.length() >= 0x2a => structure.word(0x28).into(),
         number => number.into(),
     }
 }
@@ -167,7 +167,7 @@ pub(super) fn signature(structure: &Structure<'_>, _: Version, at: usize) -> Opt
             let model = bits(4, 0xf) + if extended { bits(16, 0xf) << 4 } else { 0 };
             format!("Family {family}, Model {model}, Stepping {}", bits(0, 0xf))
         }
-        Identity::Arm if structure.len() >= 0x28 && structure.word(0x26) & 1 << 9 != 0 => format!(
+        Identity::Arm if structure.length() >= 0x28 && structure.word(0x26) & 1 << 9 != 0 => format!(
             "JEP-106 Bank 0x{:02x} Manufacturer 0x{:02x}, SoC ID 0x{:04x}, SoC Revision 0x{:08x}",
             bits(24, 0x7f),
             bits(16, 0x7f),
@@ -229,7 +229,7 @@ pub(super) fn cores(structure: &Structure<'_>, _: Version, at: usize) -> Option<
     let wide = 0x2a + (at - 0x23) * 2;
     match structure.byte(at) {
         0 => None,
-        u8::MAX if structure.len() >= wide + 2 => Some(structure.word(wide).to_string().into()),
+        u8::MAX if structure.length() >= wide + 2 => Some(structure.word(wide).to_string().into()),
         count => Some(count.to_string().into()),
     }
 }
@@ -250,7 +250,7 @@ pub(super) fn location(structure: &Structure<'_>, _: Version, at: usize) -> Opti
 
 pub(super) fn capacity(structure: &Structure<'_>, _: Version, at: usize) -> Option<Value> {
     Some(match structure.dword(at) {
-        0x8000_0000 if structure.len() < 0x17 => "Unknown".into(),
+        0x8000_0000 if structure.length() < 0x17 => "Unknown".into(),
         0x8000_0000 => size::text(structure.qword(0x0f), 0).into(),
         kib => size::text(kib.into(), 1).into(),
     })
@@ -268,7 +268,7 @@ pub(super) fn module_size(structure: &Structure<'_>, _: Version, at: usize) -> O
     Some(match structure.word(at) {
         0 => "No Module Installed".into(),
         u16::MAX => "Unknown".into(),
-        0x7fff if structure.len() >= 0x20 => size::extended(structure.dword(0x1c)).into(),
+        0x7fff if structure.length() >= 0x20 => size::extended(structure.dword(0x1c)).into(),
         kib if kib & 0x8000 != 0 => size::text((kib & 0x7fff).into(), 1).into(),
         mib => size::text(mib.into(), 2).into(),
     })
@@ -285,7 +285,7 @@ pub(super) fn set(structure: &Structure<'_>, _: Version, at: usize) -> Option<Va
 /// A speed, which is in a field of four bytes when two are too small for it.
 pub(super) fn transfers(structure: &Structure<'_>, at: usize, wide: usize) -> Option<Value> {
     let number = match structure.word(at) {
-        u16::MAX if structure.len() >= 0x5c => structure.dword(wide),
+        u16::MAX if structure.length() >= 0x5c => structure.dword(wide),
         u16::MAX => 0,
         number => number.into(),
     };
