@@ -107,3 +107,6 @@ pub fn collect(app: &App, names: &[String]) -> Document {
     body.insert("error".to_owned(), error.map_or(Value::Null, Value::String));
     Document { body, complete }
 }
+
+#[cfg(test)]
+mod tests;

@@ -128,6 +128,32 @@ mod tests {
     }
 
     #[test]
+    fn nodes_without_memory_without_processors_and_with_odd_numbers_are_nodes() {
+        let tree = MachineTree::new().unwrap();
+        for (node, kib) in [("0", 2048), ("2", 0), ("10", 512)] {
+            let text = format!("Node {node} MemTotal:       {kib} kB");
+            tree.file(&format!("sys/devices/system/node/node{node}/meminfo"), &text).unwrap();
+        }
+        // One core with two threads; the second is offline. What is no processor is none.
+        tree.file("sys/devices/system/node/node2/cpu8/topology/core_id", "4").unwrap();
+        tree.file("sys/devices/system/node/node2/cpu9/online", "0").unwrap();
+        tree.file("sys/devices/system/node/node2/cpumap", "300").unwrap();
+        tree.file("sys/devices/system/node/has_memory", "0,10").unwrap();
+        assert_eq!(
+            serde_json::to_value(topology(&tree.root()).unwrap()).unwrap(),
+            json!({
+                "ram": [
+                    {"numa_node": 0, "size_kb": 2048},
+                    {"numa_node": 2, "size_kb": 0},
+                    {"numa_node": 10, "size_kb": 512},
+                ],
+                "cpus": [{"cpu": 4, "numa_node": 2, "thread_siblings": [8]}],
+                "nics": [],
+            })
+        );
+    }
+
+    #[test]
     fn a_kernel_without_nodes_or_with_malformed_ones_tells_nothing() {
         let tree = MachineTree::new().unwrap();
         assert_eq!(topology(&tree.root()), None);

@@ -1,9 +1,11 @@
 use super::*;
-use crate::manager::{Priorities, Priority, Probes};
+use crate::manager::{BmcAddresses, Priorities, Priority, Probes};
+use ferric_sys::testing::machine::MachineTree;
 use ferric_sys::{Cmd, Exec, ExecError, Output, Root};
 use ferric_types::{Node, Progress};
 use serde_json::json;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Debug)]
 struct NoPrograms;
@@ -270,12 +272,80 @@ fn a_bmc_is_asked_once_for_all_that_wait_until_it_has_answered_and_never_when_it
     assert_eq!(count(), 1, "all five wait for one answer");
     assert!(begun.elapsed().as_millis() < 600, "{:?}", begun.elapsed());
 
-    // (what is known of IPv4 and IPv6, how often it was asked by then)
-    for want in
-        [(Some("192.0.2.100"), None, 2), (Some("192.0.2.100"), Some("::/0"), 3), (Some("192.0.2.100"), Some("::/0"), 3)]
+    // (seconds later, what is known of IPv4 and IPv6, how often it was asked by then)
+    let v4 = Some("192.0.2.100");
+    for (later, want) in
+        [(1, (None, None, 1)), (5, (v4, None, 2)), (5, (v4, Some("::/0"), 3)), (20, (v4, Some("::/0"), 3))]
     {
+        let earlier = |(when, found): (Instant, BmcAddresses)| {
+            (when.checked_sub(std::time::Duration::from_secs(later)).unwrap(), found)
+        };
+        let mut known = registry.bmc.lock().unwrap();
+        *known = known.take().map(earlier);
+        drop(known);
         let found = registry.bmc(&machine(), &settings);
-        assert_eq!((found.v4.as_deref(), found.v6.as_deref(), count()), want);
+        assert_eq!((found.v4.as_deref(), found.v6.as_deref(), count()), want, "{later}");
     }
     assert_eq!(registry.bmc(&machine(), &left_alone), BmcAddresses::default());
+}
+
+/// Counts how often it is asked whether it fits and told to prepare itself.
+#[derive(Debug)]
+struct Counting {
+    support: AtomicU32,
+    initialize: AtomicU32,
+    bmc: AtomicU32,
+}
+
+static COUNTING: Counting =
+    Counting { support: AtomicU32::new(0), initialize: AtomicU32::new(0), bmc: AtomicU32::new(0) };
+
+impl HardwareManager for Counting {
+    fn name(&self) -> &'static str {
+        "counting"
+    }
+    fn class_name(&self) -> &'static str {
+        "Counting"
+    }
+    fn version(&self) -> &'static str {
+        "1"
+    }
+    fn support(&self, _: &Machine) -> HardwareSupport {
+        self.support.fetch_add(1, Ordering::SeqCst);
+        HardwareSupport::ServiceProvider
+    }
+    fn initialize(&self, _: &Machine) -> Result<(), HardwareError> {
+        self.initialize.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+    fn steps(&self) -> &'static [Step] {
+        &[]
+    }
+    fn probes(&self) -> &'static Probes {
+        static PROBES: Probes = Probes {
+            bmc: Some(|_, _| {
+                COUNTING.bmc.fetch_add(1, Ordering::SeqCst);
+                Ok(BmcAddresses::default())
+            }),
+            ..Probes::NONE
+        };
+        &PROBES
+    }
+}
+
+#[test]
+fn managers_are_asked_and_prepared_once_whatever_is_done_with_them() {
+    let tree = MachineTree::new().unwrap();
+    let machine = Machine::at(tree.root(), Arc::new(NoPrograms));
+    let registry = Registry::new(&[&COUNTING, &crate::generic::GENERIC], &machine).unwrap();
+    registry.initialize(&machine);
+    for _ in 0..3 {
+        registry.inventory(&machine, &Settings::default());
+        registry.steps(StepKind::Clean, &Settings::default());
+        registry.disks(&machine, &Settings::default()).unwrap();
+        registry.versions();
+        registry.managers();
+    }
+    let counts = [&COUNTING.support, &COUNTING.initialize, &COUNTING.bmc].map(|count| count.load(Ordering::SeqCst));
+    assert_eq!(counts, [1, 1, 1]);
 }
