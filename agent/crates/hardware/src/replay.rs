@@ -17,6 +17,8 @@ use crate::probe::text::with_colons;
 pub const NICS: &str = "nics.json";
 /// File with the answers of the BMC: what was asked and what it said, in hex.
 pub const IPMI: &str = "ipmi.json";
+/// File with the TLVs of an LLDP frame by interface: type, and value in hex.
+pub const LLDP: &str = "lldp.json";
 /// File with the machine name of the kernel, as the kernel itself has it since 6.1.
 pub const ARCHITECTURE: &str = "proc/sys/kernel/arch";
 

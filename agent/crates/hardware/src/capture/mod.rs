@@ -2,16 +2,20 @@
 //! stands in for the machine in [`crate::replay`], so a report of a wrong inventory becomes a test.
 
 mod anonymise;
+mod filter;
+mod known;
+mod smbios;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 
 use ferric_sys::Root;
 
 use crate::machine::Machine;
-use crate::probe::{bmc, cpu, nics};
+use crate::probe::{bmc, cpu, lldp, nics, system};
 use crate::replay::{self, NicRecord};
 use anonymise::Identities;
 
@@ -28,20 +32,28 @@ const ATTRIBUTES: &[&str] = &[
     "access_state",
     "acpi_index",
     "address",
+    "array_state",
     "ata_port",
     "bDeviceClass",
     "bios_date",
     "bios_vendor",
     "bios_version",
+    "block_size_bytes",
     "busnum",
     "carrier",
     "class",
+    "cntlid",
     "core_id",
     "cpuinfo_max_freq",
+    "cpulist",
     "dev",
+    "dev_id",
     "dev_port",
     "device",
+    "device_id",
     "devnum",
+    "distance",
+    "eui",
     "firmware_rev",
     "hidden",
     "idProduct",
@@ -49,22 +61,28 @@ const ATTRIBUTES: &[&str] = &[
     "ieee1394_id",
     "ifindex",
     "index",
+    "label",
     "level",
     "logical_block_size",
     "manufacturer",
     "meminfo",
+    "metadata_version",
     "mode",
     "model",
     "name",
+    "nguid",
+    "node_name",
     "nsid",
     "num_phys",
     "numa_node",
+    "offline",
     "online",
     "partition",
     "persistent_address",
     "persistent_port",
     "phy_identifier",
     "phys_port_name",
+    "phys_switch_id",
     "physical_block_size",
     "physical_package_id",
     "port_name",
@@ -75,6 +93,7 @@ const ATTRIBUTES: &[&str] = &[
     "product",
     "product_name",
     "product_serial",
+    "raid_disks",
     "removable",
     "rev",
     "revision",
@@ -86,10 +105,15 @@ const ATTRIBUTES: &[&str] = &[
     "speed",
     "start",
     "state",
+    "subsystem_device",
+    "subsystem_vendor",
+    "suspended",
     "symbolic_name",
     "sys_vendor",
     "targetname",
+    "thread_siblings_list",
     "tpm_version_major",
+    "transport",
     "type",
     "uevent",
     "uuid",
@@ -101,12 +125,12 @@ const ATTRIBUTES: &[&str] = &[
 ];
 /// Folders of devices in which there is nothing to learn, and sometimes much to read.
 const DULL: &[&str] =
-    &["power", "statistics", "trace", "mq", "msi_irqs", "integrity", "events", "memory", "workqueue", "vc", "tty"];
+    &["power", "statistics", "trace", "mq", "msi_irqs", "integrity", "events", "workqueue", "vc", "tty"];
 /// Files elsewhere.
 const FILES: &[&str] = &[
     "proc/cpuinfo",
     "proc/meminfo",
-    "proc/mounts",
+    "proc/cmdline",
     "proc/self/mountinfo",
     "proc/device-tree/model",
     "proc/device-tree/serial-number",
@@ -115,6 +139,13 @@ const FILES: &[&str] = &[
     "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c",
     "sys/firmware/efi/fw_platform_size",
 ];
+/// Tables of the firmware of which it only counts that they are there.
+const TABLES: &[&str] = &["sys/firmware/acpi/tables/TPM2", "sys/firmware/acpi/tables/TCPA"];
+/// What an agent that is PID 1, or udev, knows of disks.
+const DISK_LINKS: &[&str] = &["dev/disk/by-path", "dev/disk/by-label"];
+const UDEV: &str = "run/udev/data";
+/// Labels that mean something to the agent; others are words of people.
+const LABELS: &[&str] = &["config-2", "ir-vfd-dev", "vmedia_boot_iso"];
 /// Folders of links to devices; those of `sys/class` come besides.
 const LINKS: &[&str] = &["sys/block", "sys/bus/pci/devices", "sys/bus/pci/slots", "sys/bus/usb/devices"];
 
@@ -130,13 +161,48 @@ pub enum Entry {
 /// Files and links by their path below `/`.
 pub type Tree = BTreeMap<PathBuf, Entry>;
 
-/// Reads the machine. Serial numbers, world-wide names, UUIDs, the last half of hardware addresses, IP addresses and the
-/// host name are replaced by invented ones of the same form, the same one everywhere; who made a part is still seen.
+/// Reads the machine. Serial numbers, asset tags, world-wide names, UUIDs, the last half of hardware addresses, IP addresses,
+/// the names of volumes and that of the host are replaced by invented ones of the same form, the same one everywhere; who
+/// made a part is still seen. With `lldp_wait`, what the switches say of themselves is listened for so long; it is
+/// taken as it is, since it is of no use otherwise.
 ///
 /// # Errors
 /// `/sys/devices` cannot be read, or there is no randomness to invent from.
-pub fn capture(machine: &Machine) -> io::Result<Tree> {
+pub fn capture(machine: &Machine, lldp_wait: Option<Duration>) -> io::Result<Tree> {
     let root = &machine.root;
+    let mut tree = files(root)?;
+    let mut identities = Identities::new()?;
+    for (path, entry) in &tree {
+        if let Entry::File(content) = entry {
+            identities.learn(path, content);
+        }
+    }
+    identities.learn_hostname(&system::hostname(root));
+    let interfaces = nics::names(root);
+    let facts = interfaces.iter().map(|name| {
+        let facts = machine.net.facts(name);
+        if let Some(address) = &facts.permanent_address {
+            identities.learn_address(address);
+        }
+        (name.clone(), NicRecord::of(&facts).without_ip())
+    });
+    let facts: BTreeMap<String, NicRecord> = facts.collect();
+    let mut insert = |path: &str, content: Vec<u8>| tree.insert(PathBuf::from(path), Entry::File(content));
+    insert("proc/sys/kernel/hostname", b"host\n".to_vec());
+    insert(replay::ARCHITECTURE, format!("{}\n", cpu::architecture(root)).into_bytes());
+    insert(replay::NICS, serde_json::to_vec_pretty(&facts)?);
+    if let Some(answers) = bmc::record(root) {
+        answers.iter().filter_map(bmc::Exchange::mac_address).for_each(|address| identities.learn_address(&address));
+        insert(replay::IPMI, serde_json::to_vec_pretty(&answers)?);
+    }
+    if let Some(wait) = lldp_wait {
+        insert(replay::LLDP, serde_json::to_vec_pretty(&lldp::collect(root, &interfaces, wait))?);
+    }
+    Ok(tree.into_iter().map(|(path, entry)| identities.hide(path, entry)).collect())
+}
+
+/// All files and links that the probes read.
+fn files(root: &Root) -> io::Result<Tree> {
     let mut tree = Tree::new();
     devices(root, Path::new("sys/devices"), &mut tree)?;
     let classes = names(&root.path("sys/class")).into_iter().map(|name| format!("sys/class/{name}"));
@@ -157,32 +223,21 @@ pub fn capture(machine: &Machine) -> io::Result<Tree> {
     for path in FILES {
         file(root, Path::new(path), FILE_BYTES, &mut tree);
     }
-    let hostname = Entry::File(b"host\n".to_vec());
-    tree.insert(PathBuf::from("proc/sys/kernel/hostname"), hostname);
-    tree.insert(
-        PathBuf::from(replay::ARCHITECTURE),
-        Entry::File(format!("{}\n", cpu::architecture(root)).into_bytes()),
-    );
-
-    let mut identities = Identities::new()?;
-    for (path, entry) in &tree {
-        if let Entry::File(content) = entry {
-            identities.learn(path, content);
+    for path in TABLES.iter().filter(|path| root.path(path).exists()) {
+        tree.insert(PathBuf::from(path), Entry::File(Vec::new()));
+    }
+    for folder in DISK_LINKS {
+        let is_label = folder.ends_with("label");
+        for name in names(&root.path(folder)) {
+            if !is_label || LABELS.iter().any(|label| label.eq_ignore_ascii_case(&name)) {
+                link(root, Path::new(folder).join(name), &mut tree);
+            }
         }
     }
-    let facts = nics::names(root).into_iter().map(|name| {
-        let facts = machine.net.facts(&name);
-        if let Some(address) = &facts.permanent_address {
-            identities.learn_address(address);
-        }
-        (name, NicRecord::of(&facts).without_ip())
-    });
-    let facts: BTreeMap<String, NicRecord> = facts.collect();
-    tree.insert(PathBuf::from(replay::NICS), Entry::File(serde_json::to_vec_pretty(&facts)?));
-    if let Some(answers) = bmc::record(root) {
-        tree.insert(PathBuf::from(replay::IPMI), Entry::File(serde_json::to_vec_pretty(&answers)?));
+    for name in names(&root.path(UDEV)).into_iter().filter(|name| name.starts_with('b')) {
+        file(root, &Path::new(UDEV).join(name), FILE_BYTES, &mut tree);
     }
-    Ok(tree.into_iter().map(|(path, entry)| identities.hide(path, entry)).collect())
+    Ok(tree)
 }
 
 /// Everything below a folder of devices.
@@ -213,7 +268,10 @@ fn devices(root: &Root, folder: &Path, tree: &mut Tree) -> io::Result<()> {
 fn file(root: &Root, path: &Path, limit: usize, tree: &mut Tree) {
     if let Ok(mut content) = fs::read(root.path(path)) {
         content.truncate(limit);
-        tree.insert(path.to_owned(), Entry::File(content));
+        if path.ends_with("tables/DMI") {
+            content = smbios::scrubbed(content);
+        }
+        tree.insert(path.to_owned(), Entry::File(filter::filtered(path, content)));
     }
 }
 

@@ -51,9 +51,26 @@ pub struct Exchange {
     pub answer: String,
 }
 
+impl Exchange {
+    /// The hardware address, where it was asked for (LAN parameter 5) and answered.
+    pub fn mac_address(&self) -> Option<Vec<u8>> {
+        let (request, answer) = (bytes_of(&self.request), bytes_of(&self.answer));
+        (request.get(3) == Some(&5) && answer.first() == Some(&0)).then(|| answer.get(2..8).map(<[u8]>::to_vec))?
+    }
+
+    /// The exchange without IP addresses.
+    fn hidden(self) -> Self {
+        let answer = without_ip(bytes_of(&self.request).get(2..).unwrap_or_default(), &bytes_of(&self.answer));
+        Self { answer: hex(&answer), ..self }
+    }
+}
+
 /// All that the BMC is asked for its addresses, and its answers, in which IP addresses are replaced; `None` without an
-/// IPMI device or when it does not answer.
+/// IPMI device or when it does not answer. A captured tree has it all already.
 pub fn record(root: &Root) -> Option<Vec<Exchange>> {
+    if !root.is_host() {
+        return recorded(root).map(|exchanges| exchanges.into_iter().map(Exchange::hidden).collect());
+    }
     let mut device = IpmiDevice::open(&device(root)?, CAPTURE_LIMIT).ok()?;
     let mut exchanges = Vec::new();
     let read = ask(
@@ -74,7 +91,12 @@ fn without_ip(request: &[u8], answer: &[u8]) -> Vec<u8> {
     let mut shown = answer.to_vec();
     let (place, documented): (usize, Vec<u8>) = match request.get(1) {
         Some(3) => (2, vec![192, 0, 2, 100]),
-        Some(56 | 59) => (4, Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).octets().to_vec()),
+        Some(56 | 59) => {
+            // Whether it is a link-local one decides on other things.
+            let is_link_local = shown.get(4..6).is_some_and(|start| start == [0xfe, 0x80]);
+            let (first, second) = if is_link_local { (0xfe80, 0) } else { (0x2001, 0xdb8) };
+            (4, Ipv6Addr::new(first, second, 0, 0, 0, 0, 0, 1).octets().to_vec())
+        }
         _ => return shown,
     };
     if let Some(address) = shown.get_mut(place..place + documented.len())
@@ -85,9 +107,13 @@ fn without_ip(request: &[u8], answer: &[u8]) -> Vec<u8> {
     shown
 }
 
+fn recorded(root: &Root) -> Option<Vec<Exchange>> {
+    serde_json::from_slice(&std::fs::read(root.path(replay::IPMI)).ok()?).ok()
+}
+
 /// The answers of a captured tree; a question that was not asked then is refused as an invalid field.
 fn replayed(root: &Root) -> Option<BmcAddresses> {
-    let exchanges: Vec<Exchange> = serde_json::from_slice(&std::fs::read(root.path(replay::IPMI)).ok()?).ok()?;
+    let exchanges = recorded(root)?;
     let mut found = BmcAddresses::default();
     let answer = |netfn, cmd, data: &[u8]| {
         let asked = hex(&[&[netfn, cmd], data].concat());

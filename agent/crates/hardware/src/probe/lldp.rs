@@ -12,6 +12,7 @@ use ferric_types::inventory::NetworkInterface;
 
 use super::nics::is_vlan;
 use super::text::hex;
+use crate::replay;
 
 /// A type, and its value in hex.
 pub type Tlv = (u8, String);
@@ -28,10 +29,11 @@ const EATER: &str = "i40e";
 
 /// One frame of every interface that gets one: all interfaces are listened to at the same time, until each has had a
 /// frame or none has come for `timeout`, and for twice that at most. An interface without a frame, without a link or
-/// that cannot be listened to has no TLVs. A tree that stands for a machine has no sockets and gets no frames.
+/// that cannot be listened to has no TLVs. A tree that stands for a machine has no sockets, but it may have frames of then.
 pub fn collect(root: &Root, interfaces: &[String], timeout: Duration) -> BTreeMap<String, Vec<Tlv>> {
     let mut found: BTreeMap<String, Vec<Tlv>> = interfaces.iter().map(|name| (name.clone(), Vec::new())).collect();
     if !root.is_host() {
+        found.extend(replayed(root).into_iter().filter(|(name, _)| interfaces.contains(name)));
         return found;
     }
     let mut waiting: Vec<(&String, FrameSocket)> =
@@ -61,6 +63,12 @@ pub fn collect(root: &Root, interfaces: &[String], timeout: Duration) -> BTreeMa
         tracing::info!(interface = name, "no LLDP frame came");
     }
     found
+}
+
+/// Frames that a captured tree has.
+fn replayed(root: &Root) -> BTreeMap<String, Vec<Tlv>> {
+    let text = std::fs::read(root.path(replay::LLDP)).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
 }
 
 /// Makes the cards whose firmware speaks LLDP itself pass the frames on, until they are reset (Intel 700 series; hardware
