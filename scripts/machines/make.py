@@ -545,7 +545,7 @@ def hyperv_gen2(m):
            "naa.600224807a025e35d9994b5f1d81cf8f", physical=4096)
     m.scsi(f"{scsi}/host0", "0:0:0:1", "sr0", "11:0", 2_097_151, "Msft", "Virtual DVD-ROM", 1, "1.0", kind=5, removable=1)
     synthetic = f"{bus}/00155d01-0a0b-0015-5d01-0a0b00155d01"
-    m.attrs(f"sys/devices/{synthetic}", vendor="0x1414", device="0x3")
+    m.attrs(f"sys/devices/{synthetic}", vendor="0x1414", device="0x3", device_id="{00155d01-0a0b-0015-5d01-0a0b00155d01}")
     m.link(f"sys/devices/{synthetic}/subsystem", "sys/bus/vmbus")
     m.link(f"sys/devices/{synthetic}/driver", "sys/bus/vmbus/drivers/hv_netvsc")
     m.nic("eth0", synthetic, "00:15:5d:01:0a:0b", 2, True, 50000, True, None, "192.0.2.14", "fe80::215:5dff:fe01:a0b")
