@@ -96,16 +96,17 @@ pub(crate) fn rescue_calls() -> String {
 /// The calls of a service with one step.
 pub(crate) fn service_calls() -> String {
     format!(
-        "{BOOT} c.service.get_service_steps c.commands? c.service.execute_service_step \
-         (a.heartbeat+ c.commands )+ c.log.collect_system_logs? a.heartbeat*"
+        "{BOOT} c.service.get_service_steps c.service.execute_service_step (a.heartbeat+ c.commands )+ a.heartbeat*"
     )
 }
 
 /// The calls of inspection, cleaning and deployment on one boot. After the inspection the agent looks its node up, which
-/// Ironic refuses while it works on the node, as it does heartbeats.
+/// Ironic refuses while it works on the node, as it does heartbeats. Ironic knows of an agent that is up already that it has
+/// nothing to go on with, and does not ask.
 pub(crate) fn fast_track_calls() -> String {
     let cleaning = life::cleaning_calls(&["erase_devices_metadata"]).replacen(BOOT, "", 1);
     let deployment = life::deployment_calls(true, true).replacen(BOOT, "", 1);
+    let deployment = deployment.replacen("get_deploy_steps c.commands", "get_deploy_steps", 1);
     format!(
         "a.inspection a.root a.lookup-again=409* a.lookup-again a.root (a.heartbeat |a.heartbeat=409 )+ {cleaning} {deployment}"
     )
