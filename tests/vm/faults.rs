@@ -2,19 +2,24 @@
 
 use std::time::Duration;
 
+use ferric_qemu::Nic;
 use ferric_qemu::conductor::flow::probe;
 use ferric_qemu::conductor::{AgentClient, CommandRecord, Heartbeat, Wait};
 use ferric_tests::{Bench, Plan};
 use serde_json::json;
 
+/// Of the second network card.
+const OTHER_MAC: &str = "52:54:00:fe:00:02";
+
 #[test]
 fn worker_that_dies_comes_back_as_the_same_agent_and_tells_why() {
     let mut plan = Plan::new("faults");
     plan.image = "faulty".to_owned();
-    let bench = plan.boot(Ok).unwrap();
+    let bench = plan.boot(|vm| Ok(vm.nic(Nic::silent().mac(OTHER_MAC)))).unwrap();
     let first = bench.heartbeat().unwrap();
     let agent = bench.agent().unwrap();
 
+    permanent_address_counts(&agent);
     panic_fails_its_command_only(&bench, &agent);
     // Each death in a row is followed by a longer pause.
     let rounds = [
@@ -32,6 +37,21 @@ fn worker_that_dies_comes_back_as_the_same_agent_and_tells_why() {
     assert_eq!(record.command_status, "SUCCEEDED");
     let lookups = bench.conductor.requests_matching(|request| request.path == "/v1/lookup");
     assert_eq!(lookups.len(), 4, "one for each start of the worker");
+}
+
+/// A member of a bond has the bond's address for as long as it is one.
+fn permanent_address_counts(agent: &AgentClient) {
+    let look = || {
+        let record = agent.command("poll.get_hardware_info", &json!({}), Wait::ForResult).unwrap();
+        let nics = record.command_result["interfaces"].as_array().unwrap();
+        let nic = nics.iter().find(|nic| nic["mac_address"] == OTHER_MAC);
+        nic.unwrap_or_else(|| panic!("no {OTHER_MAC} in {nics:#?}")).clone()
+    };
+    let before = look();
+    let params = json!({"interface": before["name"], "mac": "02:00:00:00:00:77"});
+    let record = agent.command("faulty.readdress", &params, Wait::ForResult).unwrap();
+    assert_eq!(record.command_result["result"], "02:00:00:00:00:77", "{record:?}");
+    assert_eq!(look(), before);
 }
 
 fn panic_fails_its_command_only(bench: &Bench, agent: &AgentClient) {

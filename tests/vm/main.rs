@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod api;
 #[cfg(test)]
+mod bmc;
+#[cfg(test)]
 mod boot;
 #[cfg(test)]
 mod clean;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use ferric_hardware::probe::system;
 use ferric_types::Secret;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
@@ -40,7 +41,8 @@ impl Endpoint {
         let own_tls =
             config.enable_auto_tls && !config.listen_tls && conductor.version().await >= ApiVersion::VERIFY_CA;
         let made = if own_tls {
-            let hostname = app.inventory().hostname;
+            // Not by way of the inventory: the first heartbeat would wait for disks and a slow BMC.
+            let hostname = system::hostname(&app.machine.root);
             Some(tls::generate(&tls::CertificateRequest {
                 hostname: &hostname,
                 address,

@@ -15,7 +15,8 @@ use ferric_agent::extensions::EXTENSIONS;
 use ferric_hardware::{
     ArgInfo, HardwareError, HardwareManager, HardwareSupport, MANAGERS, Machine, Priorities, Priority, Probes, Step,
 };
-use ferric_types::{CommandError, ErrorClass};
+use ferric_sys::netlink::{LinkChange, Netlink};
+use ferric_types::{CommandError, ErrorClass, MacAddress};
 use serde_json::Value;
 
 const FAULTY: Extension = Extension {
@@ -26,6 +27,7 @@ const FAULTY: Extension = Extension {
         CommandEntry::of::<Eat>(),
         CommandEntry::of::<Sleep>(),
         CommandEntry::of::<Hold>(),
+        CommandEntry::of::<Readdress>(),
     ],
 };
 
@@ -187,5 +189,28 @@ impl Command for Hold {
         let file = File::options().read(true).custom_flags(O_EXCL).open(device);
         held.push(file.map_err(|error| CommandError::from_chain(ErrorClass::BlockDevice, &error))?);
         Ok(())
+    }
+}
+
+struct Readdress;
+
+impl Command for Readdress {
+    const NAME: &'static str = "readdress";
+    const MODE: Mode = Mode::Sync;
+    type Params = Value;
+    type Reply = String;
+
+    /// Gives the network interface `interface` the address `mac`, as a bond does with its members, and says what it has.
+    fn run(_context: &Context, params: Value) -> Result<String, CommandError> {
+        let text = |key: &str| params.get(key).and_then(Value::as_str).unwrap_or_default();
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| CommandError::from_chain(ErrorClass::CommandExecution, error);
+        let folder = std::path::Path::new("/sys/class/net").join(text("interface"));
+        let index = ferric_sys::attr::read_u64(&folder.join("ifindex")).map_err(|error| failed(&error))?;
+        let mac: MacAddress = text("mac").parse().map_err(|error| failed(&error))?;
+        let change = LinkChange::Address(mac.0);
+        let index = u32::try_from(index).map_err(|error| failed(&error))?;
+        Netlink::open().and_then(|netlink| netlink.change_link(index, change)).map_err(|error| failed(&error))?;
+        ferric_sys::attr::read_trimmed(&folder.join("address")).map_err(|error| failed(&error))
     }
 }

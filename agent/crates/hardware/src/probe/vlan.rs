@@ -62,14 +62,15 @@ pub fn numbered(wanted: &[String], name: &str, mac: &str) -> Vec<u16> {
 
 /// Whether the VLANs of an interface are to be learned from its switch.
 fn learns(wanted: &[String], name: &str, mac: &str) -> bool {
-    wanted.iter().map(|entry| entry.trim()).any(|entry| [ALL, name, mac].iter().any(|this| entry.eq_ignore_ascii_case(this)))
+    wanted
+        .iter()
+        .map(|entry| entry.trim())
+        .any(|entry| [ALL, name, mac].iter().any(|this| entry.eq_ignore_ascii_case(this)))
 }
 
 /// Entries of the setting that say nothing: a number that no VLAN can have.
 pub fn invalid(wanted: &[String]) -> Vec<&String> {
-    let is_bad = |entry: &&String| {
-        entry.trim().rsplit_once('.').is_some_and(|(_, id)| !id.parse().is_ok_and(is_valid))
-    };
+    let is_bad = |entry: &&String| entry.trim().rsplit_once('.').is_some_and(|(_, id)| !id.parse().is_ok_and(is_valid));
     wanted.iter().filter(is_bad).collect()
 }
 

@@ -109,7 +109,7 @@ impl Request {
         let (flags, mask) = match change {
             LinkChange::Up => (IFF_UP, IFF_UP),
             LinkChange::Down => (0, IFF_UP),
-            LinkChange::Mtu(_) => (0, 0),
+            LinkChange::Mtu(_) | LinkChange::Address(_) => (0, 0),
         };
         // struct ifinfomsg: family, padding, hardware type, index, flags, which flags to change.
         let mut body = vec![AF_UNSPEC, 0, 0, 0];
@@ -119,6 +119,7 @@ impl Request {
         let request = Self::new(RTM_NEWLINK, NLM_F_ACK, &body);
         match change {
             LinkChange::Mtu(mtu) => request.attribute(IFLA_MTU, &mtu.to_ne_bytes()),
+            LinkChange::Address(address) => request.attribute(IFLA_ADDRESS, &address),
             LinkChange::Up | LinkChange::Down => request,
         }
     }
@@ -380,6 +381,8 @@ mod tests {
             12, 0, 2, 0, 6, 0, 1, 0, 100, 0, 0, 0, // number
         ];
         assert_eq!(vlan, want);
+        let address = Request::change_link(2, LinkChange::Address([2, 0, 0, 0, 0, 9])).0;
+        assert!(address.ends_with(&[10, 0, 1, 0, 2, 0, 0, 0, 0, 9, 0, 0]), "{address:?}");
         assert!(Request::change_link(2, LinkChange::Mtu(9000)).0.ends_with(&[8, 0, 4, 0, 0x28, 0x23, 0, 0]));
     }
 

@@ -84,6 +84,8 @@ pub enum LinkChange {
     Down,
     /// Largest packet in bytes.
     Mtu(u32),
+    /// Another address than the permanent one.
+    Address([u8; 6]),
 }
 
 /// Something happened.
