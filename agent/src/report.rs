@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ferric_hardware::capture::{self, Entry};
 use ferric_hardware::replay::{self, ReplayError};
-use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry, Settings};
+use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry};
 use ferric_types::Inventory;
 use ferric_types::inventory::Tpm;
 use flate2::Compression;
@@ -53,7 +53,7 @@ pub fn inventory(
         None => Machine::host(),
     };
     let registry = Registry::new(managers, &machine)?;
-    let inventory = registry.inventory(&machine, &Settings::default());
+    let inventory = registry.inventory(&machine, &replay::settings(&machine.root));
     Ok(if as_json { serde_json::to_string_pretty(&inventory)? + "\n" } else { table(&inventory) })
 }
 

@@ -8,7 +8,7 @@ agent must make of it is decided by the specification, not by this program.
 import os
 import sys
 
-from tree import (Tree, bios, board, chassis, dimm, host_interface, ipmi_device, memory_array, naa, page80,
+from tree import (Tree, bios, board, chassis, designator, dimm, host_interface, ipmi_device, memory_array, naa, page80,
                   page83, processor, system, t10, x86_cpuinfo)
 
 MACHINES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../tests/fixtures/machines")
@@ -65,6 +65,9 @@ def dell_r740_perc(m):
     interface = f"{xhci}/usb1/1-14/1-14.3/1-14.3:1.0"
     m.platform(interface, "usb", "cdc_ether")
     m.nic("idrac", interface, "d0:8e:79:00:74:30", 6, True, None, True)
+    m.booted_over("e4:43:4b:00:74:22")
+    m.lldp("eno1", "10:00:00:74:00:01", "Ethernet1/7", "leaf-74a")
+    m.lldp("eno3", "10:00:00:74:00:02", "ge-0/0/7", "oob-74")
     m.loopback()
     m.lan(1, "10.74.0.100", "d0:8e:79:00:74:2f", 2, dynamic=[(1, "fe80::d28e:79ff:fe00:742f", 0)],
           static=[(0, "2001:db8:74::100", 0)])
@@ -114,6 +117,7 @@ def hpe_dl380_gen10(m):
     m.usb(f"{xhci}/usb1/1-3", 1, 2, "03f0", "2927", "02", "HPE", "iLO Virtual NIC", None)
     m.platform(f"{xhci}/usb1/1-3/1-3:1.0", "usb", "cdc_eem")
     m.nic("usb0", f"{xhci}/usb1/1-3/1-3:1.0", "0a:ca:fe:f0:0d:04", 9)
+    m.booted_over("48:df:37:00:38:90")
     m.loopback()
     m.lan(2, "192.0.2.138", "9c:dc:71:00:38:7e", 2, dynamic=[(2, "2001:db8:38::2", 0), (1, "fe80::9edc:71ff:fe00:387e", 0)])
 
@@ -238,6 +242,10 @@ def dell_r730_lpfc_multipath(m):
                      index=function + 1)
         m.nic(f"eno{function + 1}", port, f"98:40:bb:00:73:{0x59 + 2 * function:02x}", 2 + function, function == 1,
               10000 if function == 1 else None, True, 10000, "192.0.2.73" if function == 1 else None)
+    card = m.pci("pci0000:80/0000:80:03.0/0000:83:00.0", "15b3", "1003", "028000", "00", "1", "mlx4_core", "15b3:0024")
+    m.nic("ib0", card, "80:00:02:08:fe:80:00:00:00:00:00:00:f4:52:14:03:00:75:e5:18", 4, False, None,
+          "80:00:02:08:fe:80:00:00:00:00:00:00:f4:52:14:03:00:75:e5:18", 56000, kind=32)
+    m.booted_over("98:40:bb:00:73:5b")
     m.loopback()
     # Asked, but it has no address yet.
     m.lan(1)
@@ -268,6 +276,7 @@ def ampere_altra(m):
               25000 if function == 0 else None, True, 25000, "192.0.2.81" if function == 0 else None, phys_port_name=f"p{function}")
     port = m.pci("pci0004:00/0004:00:03.0/0004:03:00.0", "8086", "1533", ETHERNET, "03", "0", "igb", "1d49:0000")
     m.nic("enP4p3s0", port, "3c:18:a0:00:81:03", 4, False, None, True, 1000)
+    m.lldp("enP12p1s0f0np0", "98:03:9b:00:81:aa", "swp17", "sn2700-81", 3601)
     m.loopback()
     # An address by DHCPv6 only: MAC and placeholder for IPv4.
     m.lan(1, "0.0.0.0", "3c:18:a0:00:81:04", 1, dynamic=[(2, "2001:db8:81::b", 0)])
@@ -313,6 +322,7 @@ def lenovo_sr650_m2(m):
     m.usb(f"{xhci}/usb1/1-12", 1, 6, "04b3", "4010", "02", "IBM", "XClarity Controller", "FX650XCC")
     m.platform(f"{xhci}/usb1/1-12/1-12:1.0", "usb", "cdc_ether")
     m.nic("enp0s20f0u12", f"{xhci}/usb1/1-12/1-12:1.0", "7e:d3:0a:00:65:5f", 4, True, None, True)
+    m.booted_over("7c:d3:0a:00:65:50")
     for function in range(2):
         port = m.pci(f"pci0000:17/0000:17:00.0/0000:18:00.{function}", "8086", "37d1", ETHERNET, "09", "0", "i40e", "17aa:4022",
                      label=f"Onboard LAN{function + 1}", index=function + 1)
@@ -412,6 +422,7 @@ def whitebox_md(m):
         port = m.pci(f"pci0000:00/0000:00:1c.{function}/0000:0{5 + function}:00.0", "8086", "1533", ETHERNET, "03", "0", "igb", "1849:1533")
         m.nic(f"enp{5 + function}s0", port, f"d0:50:99:00:23:6{function}", 2 + function, function == 0, 1000, True, 1000,
               "192.0.2.36" if function == 0 else None, "2001:db8:36::36" if function == 0 else None)
+    m.lldp("enp5s0", "00:07:cb:0b:6c:d7", "RJ-9", "s120-f3-2.itx4")
     m.loopback()
 
 
@@ -447,6 +458,9 @@ def huawei_2488h_numa(m):
     # An old driver's card does not say where it is.
     port = m.pci("pci0000:00/0000:00:1f.6", "8086", "15b9", ETHERNET, "21", None, "e1000e", "19e5:0000")
     m.nic("enp0s31f6", port, "44:a1:91:00:24:99", 9, False, None, True, 1000)
+    card = m.pci("pci0000:3a/0000:3a:02.0/0000:3c:00.0", "15b3", "1013", "020700", "00", "1", "mlx5_core", "15b3:0033")
+    m.nic("ib0", card, "80:00:02:08:fe:80:00:00:00:00:00:00:50:6b:4b:03:00:80:34:41", 10, True, 100000,
+          "80:00:02:08:fe:80:00:00:00:00:00:00:50:6b:4b:03:00:80:34:41", 100000, kind=32)
     m.loopback()
     m.lan(1, "192.0.2.148", "44:a1:91:00:24:f0", 0)
 
@@ -515,6 +529,7 @@ def vmware_pvscsi(m):
         m.file(f"sys/bus/pci/slots/{(192, 224)[number]}/address", port_path.rsplit("/", 1)[-1][:-2])
         m.nic(("ens192", "ens224")[number], port, f"00:50:56:9a:00:1{number}", 2 + number, number == 0, 10000, True, 10000,
               "192.0.2.15" if number == 0 else None, "fe80::250:56ff:fe9a:10" if number == 0 else None)
+    m.booted_over("00:50:56:9a:00:10")
     m.loopback()
 
 
@@ -577,6 +592,7 @@ def qemu_pc_ide(m):
     m.block("platform/floppy.0/block/fd0", "fd0", "2:0", 2_880, 1, device="platform/floppy.0", removable=1)
     port = m.pci("pci0000:00/0000:00:03.0", "8086", "100e", ETHERNET, "03", "-1", "e1000", "1af4:1100")
     m.nic("ens3", port, "52:54:00:12:34:56", 2, True, 1000, True, 1000, "10.0.2.15", "fec0::5054:ff:fe12:3456")
+    m.booted_over("52:54:00:12:34:56")
     m.loopback()
 
 
@@ -593,6 +609,32 @@ def qemu_microvm(m):
             m.block(f"{virtio}/block/vda", "vda", "254:0", 16_777_216, 1, device=virtio, serial="fx-microvm-vda")
         else:
             m.nic("eth0", virtio, "52:54:00:00:0f:ee", 2, True, None, None, None, "10.0.2.15")
+    m.loopback()
+
+
+def qemu_arm_virt(m):
+    """Neither /proc/cpuinfo nor cpufreq tells how fast the processors are, and their packages have no number."""
+    m.system("localhost", "aarch64", 2_018_000, 64)
+    m.dmi([
+        bios("EFI Development Kit II / OVMF", "0.0.0", "02/06/2015"),
+        system("QEMU", "KVM Virtual Machine", "virt-7.2", "Not Specified", "0fa40fa4-0000-4000-8000-0000000a5464"),
+        chassis("QEMU", 1, "Not Specified"),
+        processor(0x400, "CPU 0", "QEMU", "virt-7.2", 4, 4, 0, 0, family=1),
+        memory_array(0x1000, 1, 0x200000),
+        dimm(0x1100, 0x1000, "DIMM 0", " ", 2048, "QEMU", "Not Specified", "Not Specified", 0, kind=7),
+    ])
+    m.cpus("processor\t: 0\nBogoMIPS\t: 125.00\nFeatures\t: fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid\n"
+           "CPU implementer\t: 0x41\nCPU architecture: 8\nCPU variant\t: 0x1\nCPU part\t: 0xd07\nCPU revision\t: 0\n\n",
+           "0-3", [(cpu, -1, cpu) for cpu in range(4)])
+    slot = m.pci("pci0000:00/0000:00:01.0", "1af4", "1000", ETHERNET, "00", "-1", "virtio-pci", "1af4:0001")
+    virtio = m.platform(f"{slot}/virtio0", "virtio", "virtio_net")
+    m.attrs(f"sys/devices/{virtio}", vendor="0x1af4", device="0x0001")
+    m.nic("enp0s1", virtio, "52:54:00:0f:a4:01", 2, True, None, None, None, "10.0.2.15")
+    slot = m.pci("pci0000:00/0000:00:02.0", "1af4", "1004", "010000", "00", "-1", "virtio-pci", "1af4:0008")
+    virtio = m.platform(f"{slot}/virtio1", "virtio", "virtio_scsi")
+    m.host(f"{virtio}/host0", "virtio_scsi")
+    m.scsi(f"{virtio}/host0", "0:0:0:0", "sda", "8:0", 41_943_040, "QEMU", "QEMU HARDDISK", 1, "2.5+",
+           {"80": page80("FXARM0001"), "83": page83(designator(2, 0, b"FXARM0001"))}, "t10.0QEMU    QEMU HARDDISK FXARM0001")
     m.loopback()
 
 
@@ -629,7 +671,7 @@ def raspberry_cm4(m):
 
 ALL = [dell_r740_perc, hpe_dl380_gen10, supermicro_1029u_nvme, dell_r730_lpfc_multipath, ampere_altra, lenovo_sr650_m2,
        cisco_b200_fnic, whitebox_md, huawei_2488h_numa, gigabyte_infiniband, vmware_pvscsi, hyperv_gen2, qemu_pc_ide,
-       qemu_microvm, raspberry_cm4]
+       qemu_microvm, qemu_arm_virt, raspberry_cm4]
 
 
 def main(wanted):

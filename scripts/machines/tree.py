@@ -19,6 +19,7 @@ class Tree:
         self.root = root
         self.nics = {}
         self.ipmi = []
+        self.frames = {}
         if os.path.isdir(root):
             for name in os.listdir(root):
                 # Written by hand or by the test, not here.
@@ -53,6 +54,8 @@ class Tree:
             self.bytes("nics.json", (json.dumps(self.nics, indent=1) + "\n").encode())
         if self.ipmi:
             self.bytes("ipmi.json", (json.dumps(self.ipmi, indent=1) + "\n").encode())
+        if self.frames:
+            self.bytes("lldp.json", (json.dumps(self.frames, indent=1) + "\n").encode())
 
     # The system
 
@@ -167,6 +170,16 @@ class Tree:
         if facts:
             self.nics[name] = facts
         return folder
+
+    def booted_over(self, address):
+        """What the boot loader told the kernel: the kind of network, and the address of the card."""
+        self.file("proc/cmdline", f"BOOTIF=01-{address.replace(':', '-')}")
+
+    def lldp(self, name, chassis_mac, port, system, ttl=120):
+        """A frame with the mandatory TLVs (IEEE 802.1AB 8.5), the switch's name and the end."""
+        tlvs = [(1, "04" + chassis_mac.replace(":", "")), (2, "05" + port.encode().hex()), (3, f"{ttl:04x}"),
+                (5, system.encode().hex()), (0, "")]
+        self.frames[name] = tlvs
 
     def loopback(self):
         self.attrs("sys/devices/virtual/net/lo", address="00:00:00:00:00:00", ifindex=1, type=772, carrier=1)

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ferric_sys::ioctl::net::NicFacts;
-use ferric_sys::{Cmd, Exec, ExecError, Output, Root};
+use ferric_sys::{Cmd, Exec, ExecError, Output, Root, attr};
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, NicQuery};
 use crate::probe::text::with_colons;
+use crate::settings::Settings;
 
 /// File with [`NicRecord`]s by interface.
 pub const NICS: &str = "nics.json";
@@ -128,6 +129,16 @@ pub fn machine(folder: &Path) -> Result<Machine, ReplayError> {
     let mut machine = Machine::at(Root::at(folder), Arc::new(NoPrograms));
     machine.net = NicQuery::new(move |name| records.get(name).map(NicRecord::facts).unwrap_or_default());
     Ok(machine)
+}
+
+/// Settings that show all that is known of a machine without its agent's configuration: over which interface it was
+/// booted, as the kernel's command line has it, and the LLDP frames that a captured tree may have.
+pub fn settings(root: &Root) -> Settings {
+    let command_line = attr::read_trimmed(&root.path("proc/cmdline")).unwrap_or_default();
+    let pxe_interface =
+        command_line.split_whitespace().find_map(|word| word.strip_prefix("BOOTIF=")).map(str::to_owned);
+    let collect_lldp = !root.is_host() && root.path(LLDP).exists();
+    Settings { pxe_interface, collect_lldp, ..Settings::default() }
 }
 
 #[derive(Debug)]
