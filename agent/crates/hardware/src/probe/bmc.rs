@@ -1,5 +1,7 @@
 //! Addresses of the BMC (hardware section 2.5): LAN configuration parameters of its channels 1 to 11, asked through
-//! the kernel's IPMI device. IPMI 2.0 section 23.2 and table 23-4; the codecs are those of `ipmi-rs-core`.
+//! the kernel's IPMI device (IPMI 2.0 section 23.2 and table 23-4).
+//!
+//! Own code: the library for it reads every parameter there is, for six that are asked for.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -7,22 +9,35 @@ use std::time::Duration;
 
 use ferric_sys::ioctl::ipmi::{IpmiDevice, IpmiError};
 use ferric_sys::{Root, attr};
-use ipmi_rs_core::connection::{Channel, IpmiCommand, Message};
-use ipmi_rs_core::transport::{GetLanConfigParameters, Ipv6Ipv4Enables, LanConfigParameter, LanConfigParameterData};
+use ferric_types::MacAddress;
 use serde::{Deserialize, Serialize};
 
 use crate::manager::BmcAddresses;
 use crate::probe::text::{bytes_of, hex};
 use crate::replay;
 
+/// Network function "transport" and its command "get LAN configuration parameters".
+const GET_LAN_PARAMETERS: (u8, u8) = (0x0c, 0x02);
+/// Parameters.
+const IPV4: u8 = 3;
+const MAC: u8 = 5;
+const V6_ENABLES: u8 = 51;
+const V6_STATUS: u8 = 55;
+const V6_STATIC: u8 = 56;
+const V6_DYNAMIC: u8 = 59;
 /// Placeholder of a BMC without an IPv4 address.
 const NO_V4: &str = "0.0.0.0";
 /// Placeholder of a BMC without an IPv6 address.
 const NO_V6: &str = "::/0";
 /// Status of an IPv6 address in use.
 const ACTIVE: u8 = 0;
-/// Source of a static IPv6 address; of dynamic ones, 1 is SLAAC and 2 DHCPv6.
+/// Sources of IPv6 addresses.
+const SOURCE_MASK: u8 = 0x0f;
 const STATIC: u8 = 0;
+const SLAAC: u8 = 1;
+const DHCPV6: u8 = 2;
+/// With the source of a static address: it is enabled.
+const ENABLED: u8 = 0x80;
 /// Addresses of one kind that a BMC is believed to have at most, whatever it claims.
 const MAX_V6_ADDRESSES: u8 = 16;
 /// How long a BMC may take for all of its answers together. A dead one, and one that thinks for long over every
@@ -151,13 +166,10 @@ type Transport<'a> = dyn FnMut(u8, u8, &[u8]) -> Result<Vec<u8>, IpmiError> + 'a
 /// conductors know a BMC by. A placeholder is given when all channels have been asked in vain.
 fn ask(transport: &mut Transport<'_>, found: &mut BmcAddresses) -> Result<(), IpmiError> {
     let mut channels = Vec::new();
-    for channel in (1..=11).filter_map(Channel::new) {
+    for channel in 1..=11 {
         // A channel without an IPv4 parameter is no LAN channel: nothing else need be asked of it.
-        let Some(ip) = parameter(transport, channel, LanConfigParameter::IpAddress, 0)? else { continue };
-        let v4 = match ip {
-            LanConfigParameterData::IpAddress(address) => Ipv4Addr::from(address.0),
-            _ => Ipv4Addr::UNSPECIFIED,
-        };
+        let Some(octets) = parameter::<4>(transport, channel, IPV4, 0)? else { continue };
+        let v4 = Ipv4Addr::from(octets);
         if !v4.is_unspecified() {
             found.v4.get_or_insert_with(|| v4.to_string());
         }
@@ -184,68 +196,48 @@ fn ask(transport: &mut Transport<'_>, found: &mut BmcAddresses) -> Result<(), Ip
 }
 
 /// MAC of a channel; `None` for one that is no address.
-fn mac(transport: &mut Transport<'_>, channel: Channel) -> Result<Option<String>, IpmiError> {
-    Ok(match parameter(transport, channel, LanConfigParameter::MacAddress, 0)? {
-        Some(LanConfigParameterData::MacAddress(mac)) if mac.0 != [0; 6] && mac.0 != [0xff; 6] => {
-            Some(ferric_types::MacAddress(mac.0).to_string())
-        }
-        _ => None,
-    })
+fn mac(transport: &mut Transport<'_>, channel: u8) -> Result<Option<String>, IpmiError> {
+    let mac = parameter::<6>(transport, channel, MAC, 0)?.filter(|mac| *mac != [0; 6] && *mac != [0xff; 6]);
+    Ok(mac.map(|mac| MacAddress(mac).to_string()))
 }
 
 /// First IPv6 address in use, dynamic ones before static ones.
-fn v6_address(transport: &mut Transport<'_>, channel: Channel) -> Result<Option<Ipv6Addr>, IpmiError> {
-    let enables = parameter(transport, channel, LanConfigParameter::Ipv6Ipv4AddressingEnables, 0)?;
-    let enabled = matches!(
-        enables,
-        Some(LanConfigParameterData::Ipv6Ipv4AddressingEnables(
-            Ipv6Ipv4Enables::Ipv6Only | Ipv6Ipv4Enables::Ipv6Ipv4Simultaneous
-        ))
-    );
-    if !enabled {
-        return Ok(None);
-    }
-    let Some(LanConfigParameterData::Ipv6Status(status)) =
-        parameter(transport, channel, LanConfigParameter::Ipv6Status, 0)?
-    else {
-        return Ok(None);
-    };
-    for selector in 0..status.dynamic_address_max.min(MAX_V6_ADDRESSES) {
-        let dynamic = parameter(transport, channel, LanConfigParameter::Ipv6DynamicAddress, selector)?;
-        if let Some(LanConfigParameterData::Ipv6DynamicAddress(entry)) = dynamic {
-            let address = Ipv6Addr::from(entry.address.0);
-            if matches!(entry.source_type, 1 | 2) && entry.status == ACTIVE && !address.is_unspecified() {
-                return Ok(Some(address));
-            }
-        }
-    }
-    for selector in 0..status.static_address_max.min(MAX_V6_ADDRESSES) {
-        let fixed = parameter(transport, channel, LanConfigParameter::Ipv6StaticAddresses, selector)?;
-        if let Some(LanConfigParameterData::Ipv6StaticAddresses(entry)) = fixed {
-            let address = Ipv6Addr::from(entry.address.0);
-            let in_use = entry.enabled && entry.source_type == STATIC && entry.status == ACTIVE;
-            if in_use && !address.is_unspecified() {
-                return Ok(Some(address));
+fn v6_address(transport: &mut Transport<'_>, channel: u8) -> Result<Option<Ipv6Addr>, IpmiError> {
+    // IPv6 alone, or both.
+    let enabled = matches!(parameter(transport, channel, V6_ENABLES, 0)?, Some([1 | 2]));
+    let counts = if enabled { parameter(transport, channel, V6_STATUS, 0)? } else { None };
+    let Some([static_max, dynamic_max, _]) = counts else { return Ok(None) };
+    for (list, max) in [(V6_DYNAMIC, dynamic_max), (V6_STATIC, static_max)] {
+        for selector in 0..max.min(MAX_V6_ADDRESSES) {
+            // Selector, source, address, prefix length, status.
+            let Some(entry) = parameter::<20>(transport, channel, list, selector)? else { continue };
+            let [_, source, octets @ .., _, status] = entry;
+            let in_use = match list {
+                V6_DYNAMIC => matches!(source & SOURCE_MASK, SLAAC | DHCPV6),
+                _ => source & (ENABLED | SOURCE_MASK) == ENABLED | STATIC,
+            };
+            let address = <[u8; 16]>::try_from(octets.as_slice()).map(Ipv6Addr::from).ok();
+            let address = address.filter(|address| in_use && status == ACTIVE && !address.is_unspecified());
+            if address.is_some() {
+                return Ok(address);
             }
         }
     }
     Ok(None)
 }
 
-/// One LAN configuration parameter; `None` when the BMC refuses it or answers with too little.
-fn parameter(
+/// The first bytes of a LAN configuration parameter; `None` when the BMC refuses it or answers with too little.
+fn parameter<const N: usize>(
     transport: &mut Transport<'_>,
-    channel: Channel,
-    parameter: LanConfigParameter,
-    set_selector: u8,
-) -> Result<Option<LanConfigParameterData>, IpmiError> {
-    let command = GetLanConfigParameters::new(channel, parameter).with_set_selector(set_selector);
-    let message = Message::from(command);
-    let answer = transport(message.netfn_raw(), message.cmd(), message.data())?;
-    let Some((0, data)) = answer.split_first() else { return Ok(None) };
-    Ok(GetLanConfigParameters::parse_success_response(data)
-        .ok()
-        .and_then(|response| parameter.parse(&response.data).ok()))
+    channel: u8,
+    parameter: u8,
+    selector: u8,
+) -> Result<Option<[u8; N]>, IpmiError> {
+    let (netfn, cmd) = GET_LAN_PARAMETERS;
+    let answer = transport(netfn, cmd, &[channel, parameter, selector, 0])?;
+    // Completion code, revision, data.
+    let [0, _, data @ ..] = answer.as_slice() else { return Ok(None) };
+    Ok(data.first_chunk::<N>().copied())
 }
 
 #[cfg(test)]
