@@ -11,11 +11,15 @@ mod boot;
 #[cfg(test)]
 mod clean;
 #[cfg(test)]
+mod collectors;
+#[cfg(test)]
 mod config_drives;
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod deploy_faults;
+#[cfg(test)]
+mod disks;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]

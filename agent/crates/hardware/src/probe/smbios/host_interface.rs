@@ -5,23 +5,21 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ferric_types::inventory::HostInterface;
 
-use super::{Smbios, Structure, Version, kind, uuid};
+use super::{Smbios, Structure, kind, uuid};
 use crate::probe::text::with_colons;
 
 /// Interface type of a network.
 const NETWORK: u8 = 0x40;
 /// Protocol type of Redfish over IP.
 const REDFISH: u8 = 4;
-/// Structures before this version have another form.
-const FIRST_VERSION: Version = Version(3, 2);
 /// Most interfaces that are told of.
 const MAX_INTERFACES: usize = 16;
 
-/// Every Redfish service that the tables tell of.
+/// Every Redfish service that the tables tell of. The form is that of SMBIOS 3.2; firmware that claims to be older has it
+/// too, so what decides is whether lengths and records fit.
 pub fn host_interfaces(smbios: &Smbios) -> Vec<HostInterface> {
     let structures = smbios.of(kind::HOST_INTERFACE).filter(|structure| structure.byte(4) == NETWORK);
-    let known = structures.filter(|_| smbios.version() >= FIRST_VERSION);
-    known.flat_map(|structure| services(&structure)).take(MAX_INTERFACES).collect()
+    structures.flat_map(|structure| services(&structure)).take(MAX_INTERFACES).collect()
 }
 
 fn services(structure: &Structure<'_>) -> Vec<HostInterface> {
@@ -198,7 +196,10 @@ mod tests {
         assert_eq!(services, ["fe80::2", "169.254.0.1"]);
         assert_eq!(all[0].service_hostname, None);
         assert_eq!(found((3, 2), &[interface(usb, &[ipmi])]), []);
-        assert_eq!(found((3, 1), &[interface(usb, &[record(false, b"")])]), [], "an older form");
+        assert_eq!(found((2, 8), &[interface(usb, &[record(false, b"")])]).len(), 1, "the version does not matter");
+        // Before SMBIOS 3.2 the type of the interface was followed by the data itself, such as registers of a KCS.
+        let old = structure(kind::HOST_INTERFACE, &[NETWORK, 0xa2, 0x0c, 1, 0, 0, 0, 0, 0, 0], &[]);
+        assert_eq!(found((3, 1), &[old]), [], "an older form");
         let mut short = record(false, b"");
         short.truncate(40);
         short[1] = 38;
