@@ -2,6 +2,7 @@
 
 mod bench;
 mod bundle;
+mod drivers;
 mod kernel;
 mod overlay;
 mod trivial;
@@ -10,6 +11,7 @@ use std::io::Write as _;
 
 pub use bench::{AGENT_ADDRESS, Bench, Files, HOST, MAC, Plan, uptime};
 pub use bundle::{Bundle, unpack};
+pub use drivers::drivers;
 pub use trivial::{TRIVIAL_INIT_SAYS, trivial_initramfs};
 
 /// Prints a measurement past the capturing of test output.

@@ -32,6 +32,11 @@ pub enum DiskBus {
     MegaRaid,
     /// A CD drive on AHCI: `/dev/sr0`; always read-only.
     Cdrom,
+    /// An SD card behind an SDHCI controller: `/dev/mmcblk0`. One only, of a size that is a power of two; its identity
+    /// cannot be set.
+    SdCard,
+    /// A disk in the floppy drive of an ISA controller: `/dev/fd0`, 1.44 MB. One only.
+    Floppy,
 }
 
 /// Format of the file behind a disk.
@@ -262,6 +267,11 @@ impl Disk {
             DiskBus::MegaRaid => device.push(("bus", "megaraid0.0".into())),
             DiskBus::Usb => device.push(("bus", "xhci0.0".into())),
             DiskBus::VirtioBlk | DiskBus::Nvme => device.extend(slot.map(|slot| ("bus", format!("hot{slot}")))),
+            DiskBus::SdCard | DiskBus::Floppy => {
+                device.extend([("id", Self::device_id(index)), ("drive", Self::node_name(index))]);
+                device.extend((self.bus == DiskBus::Floppy).then(|| ("drive-type", "144".to_owned())));
+                return vec![join(&device)];
+            }
         }
         // QEMU wants a serial for NVMe.
         let serial = match (&self.serial, self.bus) {
@@ -300,6 +310,8 @@ impl Disk {
             DiskBus::Nvme => "nvme",
             DiskBus::Usb => "usb-storage",
             DiskBus::Cdrom => "ide-cd",
+            DiskBus::SdCard => "sd-card",
+            DiskBus::Floppy => "floppy",
         }
     }
 
@@ -334,6 +346,8 @@ pub(crate) fn controller(bus: DiskBus) -> Option<&'static str> {
         DiskBus::Sas => Some("mptsas1068,id=sas0"),
         DiskBus::MegaRaid => Some("megasas,id=megaraid0"),
         DiskBus::Usb => Some("qemu-xhci,id=xhci0"),
+        DiskBus::SdCard => Some("sdhci-pci,id=sdhci0"),
+        DiskBus::Floppy => Some("isa-fdc,id=fdc0"),
         DiskBus::VirtioBlk | DiskBus::Ahci | DiskBus::Nvme | DiskBus::Cdrom => None,
     }
 }
@@ -378,6 +392,8 @@ mod tests {
                 "usb-storage,bus=xhci0.0,serial=S1,id=dev0,drive=disk0,logical_block_size=512,physical_block_size=512,bootindex=1",
             ),
             (DiskBus::Cdrom, "ide-cd,bus=ide.2,serial=S1,id=dev0,drive=disk0,bootindex=1"),
+            (DiskBus::SdCard, "sd-card,id=dev0,drive=disk0"),
+            (DiskBus::Floppy, "floppy,id=dev0,drive=disk0,drive-type=144"),
         ];
         for (bus, expected) in cases {
             assert_eq!(plain(bus).device_args(0, 2, Some(1)), ["-device", expected], "{bus:?}");

@@ -168,7 +168,8 @@ impl Disks {
     fn wait_for_change(&self, limit: Duration) {
         let told = self.0.as_ref().map(|socket| socket.block_change(limit.min(TOLD_PAUSE), QUIET));
         match told {
-            Some(Ok(changed)) => tracing::debug!(changed, "looking for the root device again"),
+            Some(Ok(true)) => tracing::debug!("disks have changed, looking for the root device again"),
+            Some(Ok(false)) => {}
             Some(Err(_)) | None => std::thread::sleep(limit.min(UNTOLD_PAUSE)),
         }
     }

@@ -115,7 +115,7 @@ pub fn disks(root: &Root) -> Result<Vec<Disk>, HardwareError> {
         .collect();
     // A device may vanish at any time: it is left out then.
     let found = devices.into_iter().filter_map(|(kname, device)| look.disk(kname, device)).collect();
-    Ok(multipath::collapse(found, |disk| multipath::answers(root, disk)))
+    Ok(multipath::collapse(root, found, |disk| multipath::answers(root, disk)))
 }
 
 /// What is read once for all disks.

@@ -51,9 +51,13 @@ impl PathState {
     }
 }
 
-/// Keeps one path of each disk, at the place of the first: the best one that answers. It gets the names of the others.
-/// `answers` is asked only where several paths look equally good.
-pub(super) fn collapse(found: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Vec<Disk> {
+/// Device nodes of the paths that were used last, by machine and world-wide name.
+static USED: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
+
+/// Keeps one path of each disk, at the place of the first: the best one that answers, of equal ones that which was used
+/// before, so that a disk keeps its name. It gets the names of the others. `answers` is asked only where several paths look
+/// equally good.
+pub(super) fn collapse(root: &Root, found: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Vec<Disk> {
     let mut places: HashMap<(String, Option<String>, u64), usize> = HashMap::new();
     let mut groups: BTreeMap<usize, Vec<(Disk, PathState)>> = BTreeMap::new();
     for (place, (disk, state)) in found.into_iter().enumerate() {
@@ -63,7 +67,7 @@ pub(super) fn collapse(found: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) ->
         };
         groups.entry(group).or_default().push((disk, state));
     }
-    groups.into_values().filter_map(|paths| best(paths, &answers)).collect()
+    groups.into_values().filter_map(|paths| best(root, paths, &answers)).collect()
 }
 
 /// What all paths of a disk have in common.
@@ -74,26 +78,31 @@ fn identity(disk: &Disk) -> Option<(String, Option<String>, u64)> {
     Some((name, info.serial.clone(), info.size))
 }
 
-fn best(mut paths: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Option<Disk> {
+fn best(root: &Root, mut paths: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Option<Disk> {
     if paths.len() == 1 {
         return paths.pop().map(|(disk, _)| disk);
     }
+    let used = || USED.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = paths.first().and_then(|(disk, _)| disk.info.wwn.clone()).unwrap_or_default();
+    let key = root.path(&name).display().to_string();
+    let before = used().get(&key).cloned();
     let state = paths.iter().map(|(_, state)| *state).min()?;
-    let equals: Vec<usize> = (0..paths.len()).filter(|at| paths.get(*at).is_some_and(|path| path.1 == state)).collect();
+    let mut equals: Vec<usize> =
+        (0..paths.len()).filter(|at| paths.get(*at).is_some_and(|path| path.1 == state)).collect();
+    equals.sort_by_key(|at| paths.get(*at).is_none_or(|(disk, _)| Some(&disk.info.name) != before.as_ref()));
     let answering = |at: &&usize| paths.get(**at).is_some_and(|(disk, _)| answers(disk));
     let chosen = if equals.len() == 1 { equals.first() } else { equals.iter().find(answering).or(equals.first()) };
     let (mut disk, _) = paths.remove(*chosen?);
     for (other, _) in paths {
-        tracing::info!(
-            disk = disk.info.name,
-            path = other.info.name,
-            wwn = disk.info.wwn,
-            "another path of the same disk"
-        );
         add(&mut disk.by_paths, other.by_paths);
         add(&mut disk.by_ids, other.by_ids);
         add(&mut disk.holders, other.holders);
         disk.other_paths.push(OtherPath { name: other.info.name, hctl: other.info.hctl });
+    }
+    if before.as_ref() != Some(&disk.info.name) {
+        let others = disk.other_paths.iter().map(|path| path.name.as_str()).collect::<Vec<_>>().join(", ");
+        tracing::info!(disk = disk.info.name, wwn = name, others, "one disk over several paths");
+        used().insert(key, disk.info.name.clone());
     }
     Some(disk)
 }
@@ -166,7 +175,9 @@ mod tests {
 
     fn names(disks: Vec<(Disk, PathState)>, dead: &[&str]) -> Vec<String> {
         let alive = |disk: &Disk| !dead.contains(&disk.info.name.as_str());
-        collapse(disks, alive).into_iter().map(|disk| disk.info.name).collect()
+        // A machine of its own for each test, as they remember what was used.
+        let root = Root::at(format!("/{:?}", std::thread::current().id()));
+        collapse(&root, disks, alive).into_iter().map(|disk| disk.info.name).collect()
     }
 
     const W: Option<&str> = Some("0x5000c50011223344");
@@ -184,6 +195,9 @@ mod tests {
         };
         assert_eq!(names(paths(), &[]), ["/dev/sdd", "/dev/sdb"]);
         assert_eq!(names(paths(), &["/dev/sdd"]), ["/dev/sde", "/dev/sdb"]);
+        // It stays with a path that works.
+        assert_eq!(names(paths(), &[]), ["/dev/sde", "/dev/sdb"]);
+        assert_eq!(names(paths(), &["/dev/sde"]), ["/dev/sdd", "/dev/sdb"]);
         // What does not answer at all may be a disk that is broken: it is shown, and named by whatever fails on it.
         assert_eq!(names(paths(), &["/dev/sdd", "/dev/sde"]), ["/dev/sdd", "/dev/sdb"]);
     }
@@ -195,7 +209,7 @@ mod tests {
             (disk("/dev/sdb", None, "other", 10), PathState::Optimized),
             (disk("/dev/sdc", W, "s", 10), PathState::Usable),
         ];
-        let found = collapse(all, |disk| panic!("{} was asked", disk.info.name));
+        let found = collapse(&Root::at("/asked"), all, |disk| panic!("{} was asked", disk.info.name));
         assert_eq!(found.len(), 2);
     }
 
@@ -208,7 +222,11 @@ mod tests {
             disk.by_ids = vec!["/dev/disk/by-id/wwn-1".to_owned()];
             (disk, PathState::Optimized)
         };
-        let found = collapse(vec![path("/dev/sda", "0:0:0:0", "a"), path("/dev/sdb", "1:0:0:0", "b")], |_| true);
+        let found = collapse(
+            &Root::at("/all"),
+            vec![path("/dev/sda", "0:0:0:0", "a"), path("/dev/sdb", "1:0:0:0", "b")],
+            |_| true,
+        );
         assert_eq!((found.len(), &found[0].by_paths[..]), (1, &["a".to_owned(), "b".to_owned()][..]));
         assert_eq!(found[0].by_ids.len(), 1);
         let other = OtherPath { name: "/dev/sdb".to_owned(), hctl: Some("1:0:0:0".to_owned()) };

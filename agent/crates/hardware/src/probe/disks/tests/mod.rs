@@ -218,7 +218,10 @@ fn one_disk_over_two_adapters_is_listed_once_by_the_path_that_answers() {
     assert_eq!(found[0].other_paths, [OtherPath { name: "/dev/sda".to_owned(), hctl: Some("0:0:0:0".to_owned()) }]);
     let paths = ["pci-0000:00:06.0-scsi-0:0:0:0", "pci-0000:00:05.0-scsi-0:0:0:0"];
     assert_eq!(found[0].by_paths, paths.map(|path| format!("/dev/disk/by-path/{path}")));
+    // It keeps its name when the other path comes back, and until its own is gone.
     tree.bytes("dev/sda", &[0; 4096]).unwrap();
+    assert_eq!(names(&tree), ["/dev/sdb", "/dev/sdc"]);
+    std::fs::remove_file(tree.path("dev/sdb")).unwrap();
     assert_eq!(names(&tree), ["/dev/sda", "/dev/sdc"]);
 }
 
