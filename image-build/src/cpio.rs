@@ -126,6 +126,12 @@ impl Archive {
         Ok(())
     }
 
+    /// The file at `path` by itself, and all the rest.
+    pub fn split(&self, path: &str) -> (Self, Self) {
+        let (one, others) = self.nodes.clone().into_iter().partition(|(name, _)| name == path);
+        (Self { nodes: one }, Self { nodes: others })
+    }
+
     /// Writes the archive.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let mut out = Vec::new();

@@ -9,6 +9,7 @@
 //! | [`modinfo`] | reads what a module says about itself |
 //! | [`strip`] | makes modules smaller |
 //! | [`cpio`] | lays out the archive: order, owners, times and inode numbers fixed |
+//! | [`pack`] | compresses it |
 //! | [`manifest`], [`sums`] | say what is in the image |
 //!
 //! [`build`] puts them together. Two builds from the same inputs give the same bytes.
@@ -19,6 +20,7 @@ pub mod kernel;
 pub mod kmods;
 pub mod manifest;
 pub mod modinfo;
+pub mod pack;
 pub mod profile;
 pub mod strip;
 pub mod sums;
@@ -32,10 +34,8 @@ use crate::cpio::{Archive, Node};
 use crate::kernel::Kernel;
 use crate::kmods::{ModuleTree, Selection};
 use crate::manifest::{Manifest, Parts};
+use crate::pack::Content;
 use crate::profile::Profile;
-
-/// The kernel's highest ordinary zstd level; its initramfs decompressor takes the 8 MiB window that comes with it.
-const ZSTD_LEVEL: i32 = 19;
 
 /// Compressed archives that the cache keeps of each profile.
 const KEPT_ARCHIVES: usize = 4;
@@ -102,17 +102,18 @@ pub fn build(options: &Options) -> Result<Report> {
         tree.select(&profile.modules).with_context(|| format!("choosing modules for profile {}", profile.name))?;
     let mut archive = Archive::default();
     lay_out(&mut archive, &agent, &kernel, &selection, &skeleton)?;
-    let unpacked = archive.to_bytes()?;
+    let (program, others) = archive.split("init");
+    let archives = [(program.to_bytes()?, Content::X86Program), (others.to_bytes()?, Content::Other)];
     // Named after the result, so that two images of one profile keep an archive each.
     let name = options.out.file_name().map_or_else(|| profile.name.clone(), |name| name.to_string_lossy().into_owned());
-    let initramfs = compress(&unpacked, &name, options.cache.as_deref())?;
+    let initramfs = compress(&archives, &name, options.cache.as_deref())?;
     let vmlinuz =
         fs::read(&kernel.vmlinuz).with_context(|| format!("reading the kernel {}", kernel.vmlinuz.display()))?;
 
     let report = Report {
         kernel_bytes: byte_count(&vmlinuz),
         initramfs_bytes: byte_count(&initramfs),
-        unpacked_bytes: byte_count(&unpacked),
+        unpacked_bytes: archives.iter().map(|(bytes, _)| byte_count(bytes)).sum(),
         modules: selection.modules.len(),
         budget_bytes: profile.budget_bytes,
         release: kernel.release.clone(),
@@ -133,16 +134,20 @@ pub fn build(options: &Options) -> Result<Report> {
     Ok(Report { unchanged, ..report })
 }
 
-/// Compresses the archive, or takes what an earlier run made of the very same bytes.
-fn compress(unpacked: &[u8], name: &str, cache: Option<&Path>) -> Result<Vec<u8>> {
-    let pack = || zstd::bulk::compress(unpacked, ZSTD_LEVEL).context("compressing the initramfs");
+/// Compresses the archives, or takes what an earlier run made of the very same bytes.
+fn compress(archives: &[(Vec<u8>, Content)], name: &str, cache: Option<&Path>) -> Result<Vec<u8>> {
+    let pack = || -> Result<Vec<u8>> {
+        let packed: Vec<_> =
+            archives.iter().map(|(bytes, content)| pack::pack(bytes, *content)).collect::<Result<_>>()?;
+        Ok(packed.concat())
+    };
     let Some(cache) = cache else { return pack() };
     let directory = cache.join("initramfs").join(name);
-    let key = format!("{}-{}-{ZSTD_LEVEL}", sums::sha256_hex(unpacked), zstd::zstd_safe::version_number());
-    let path = directory.join(key);
+    let unpacked: Vec<u8> = archives.iter().flat_map(|(bytes, _)| bytes).copied().collect();
+    let path = directory.join(format!("{}-{}", sums::sha256_hex(&unpacked), pack::METHOD));
     // Checked, because a full disk or a kill may have cut it short.
     if let Ok(packed) = fs::read(&path)
-        && zstd::bulk::decompress(&packed, unpacked.len()).is_ok_and(|content| content == unpacked)
+        && pack::unpack(&packed).is_ok_and(|content| content == unpacked)
     {
         return Ok(packed);
     }

@@ -10,6 +10,7 @@ use crate::support::{Fixture, RELEASE, read};
 use ferric_image_build::build;
 use ferric_image_build::kmods::{ModuleTree, Selection};
 use ferric_image_build::modinfo::ModInfo;
+use ferric_image_build::pack::unpack as unpack_archives;
 use ferric_image_build::profile::ModuleChoice;
 use ferric_image_build::strip::strip_module;
 use object::{Object, ObjectSection, ObjectSymbol};
@@ -26,12 +27,18 @@ fn select(fixture: &Fixture, choice: &ModuleChoice) -> anyhow::Result<Selection>
 
 /// Path to mode and content of everything in an initramfs.
 fn unpack(initramfs: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
-    let mut rest = Cursor::new(zstd::decode_all(initramfs).unwrap());
+    let archives = unpack_archives(initramfs).unwrap();
+    let mut rest = Cursor::new(archives.as_slice());
     let mut files = BTreeMap::new();
     loop {
         let mut reader = cpio::newc::Reader::new(rest).unwrap();
         if reader.entry().is_trailer() {
-            return files;
+            rest = reader.finish().unwrap();
+            // The next archive follows the padding of this one.
+            let behind = &archives[usize::try_from(rest.position()).unwrap()..];
+            let Some(padding) = behind.iter().position(|byte| *byte != 0) else { return files };
+            rest.set_position(rest.position() + u64::try_from(padding).unwrap());
+            continue;
         }
         let mut content = Vec::new();
         reader.read_to_end(&mut content).unwrap();

@@ -1,7 +1,7 @@
 //! Deploying: images of every kind arrive whole on disks of every kind, and a machine boots what was deployed.
 
 use std::fs::{self, File};
-use std::io::{Cursor, Read as _};
+use std::io::{Cursor, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,6 +15,8 @@ use ferric_qemu::machine::Boot;
 use ferric_qemu::os_image::{DiskLabel, ImageFormat, Qcow2Kind, Recipe, qcow2_from, tiny_raw};
 use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Fault, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
 use ferric_tests::{AGENT_ADDRESS, Bench, Bundle, HOST, MAC, Plan, note, unpack};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 
 use crate::kit::{self, MIB};
@@ -176,8 +178,11 @@ fn mbr_with_drive_from_a_server(bench: &Bench, agent: &AgentClient, images: &Ima
     Ok(uuid)
 }
 
+/// The raw image is packed; its checksum is that of the file on the server.
 fn large_sectors(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<()> {
-    let raw = kit::image_info(bench, "/4k.raw", "raw", &Content::File(images.gpt_4k.clone()))?;
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(&fs::read(&images.gpt_4k)?)?;
+    let raw = kit::image_info(bench, "/4k.raw.gz", "raw", &Content::bytes(packed.finish()?))?;
     deploy(bench, agent, "RAW-4K", &raw, Some(&encode(&images.drive)?))?;
     let qcow2 = Content::File(qcow2_from(&images.gpt_4k, Qcow2Kind::Plain)?);
     let info = kit::image_info(bench, "/4k.qcow2", "qcow2", &qcow2)?;

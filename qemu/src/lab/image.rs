@@ -132,15 +132,12 @@ fn format_of_url(options: &DeployOptions) -> Result<ImageFormat> {
 }
 
 /// Files that begin like this are no disks: bytes, what they are. A disk image in one of these is to be unpacked or
-/// converted first.
-const NO_DISK: [(&[u8], &str); 8] = [
+/// converted first; what gzip, xz and zstd have packed the agent unpacks.
+const NO_DISK: [(&[u8], &str); 5] = [
     (b"KDMV", "a VMDK image"),
     (b"# Disk DescriptorFile", "the description of a VMDK image"),
     (b"vhdxfile", "a VHDX image"),
     (b"<<< ", "a VDI image"),
-    (b"\x1f\x8b", "compressed with gzip"),
-    (b"\xfd7zXZ\0", "compressed with xz"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd"),
     (b"BZh", "compressed with bzip2"),
 ];
 
