@@ -156,6 +156,7 @@ fn disks_of_rare_kinds_are_described_chosen_and_cleaned_once() {
     let rig = Rig::boot(dir.path()).unwrap();
     let listed = all_of_them(&rig).unwrap();
     every_kind_is_described(&listed).unwrap_or_else(|error| panic!("{error:#}: {listed:#?}"));
+    nothing_is_written_by_hints_that_fit_nothing(&rig).unwrap();
     images_go_over_the_live_path(&rig, &listed).unwrap();
     cards_are_passed_over_when_told(&rig).unwrap();
     each_disk_is_cleaned_once(&rig, &listed).unwrap();
@@ -211,6 +212,25 @@ fn every_kind_is_described(listed: &[Value]) -> Result<()> {
     let card = listed.iter().find(|disk| disk["tran"] == "mmc").context("no SD card")?;
     ensure!(card["name"] == "/dev/mmcblk0" && card["size"] == 8 * GIB && card["model"] == "QEMU!", "{card}");
     ensure!(card["serial"] == "0xdeadbeef" && card["vendor"].is_null() && card["by_path"].is_null(), "{card}");
+    Ok(())
+}
+
+/// A mistake in the hints is told with what each disk has, and no disk is taken in its place (pitfall A4).
+fn nothing_is_written_by_hints_that_fit_nothing(rig: &Rig<'_>) -> Result<()> {
+    let info = kit::image_info(&rig.bench, "/tiny.raw", "raw", &Content::File(rig.image.clone()))?;
+    for (hints, words) in [
+        (json!({"serial": "absent"}), ["using these hints", "/dev/mmcblk0 (serial is 0xdeadbeef)"]),
+        (json!({"serial": TWO_PATHS, "tran": "sas"}), ["using these hints", "(tran is none)"]),
+        (json!({"size": 4}), ["using these hints", "/dev/mmcblk0 (size is 8.00 GiB)"]),
+        (json!({"colour": "red"}), ["failed to validate", "Valid hints are"]),
+    ] {
+        let record = kit::write(&rig.bench, &rig.agent, &info, None, &hints)?;
+        kit::check_failed(&hints.to_string(), &record, "DeviceNotFound", &words)?;
+    }
+    for serial in DISKS.map(|(serial, ..)| serial).into_iter().chain([TWO_PATHS, SHARED, OLD]) {
+        let file = file(rig.dir, serial);
+        file.check_zero(0, file.len_bytes()?).with_context(|| format!("{serial} was written to"))?;
+    }
     Ok(())
 }
 
@@ -315,7 +335,14 @@ const LATE_AFTER: Duration = Duration::from_secs(15);
 #[test]
 fn sixty_disks_are_listed_in_a_second_and_a_late_one_is_waited_for() {
     let dir = artifacts::temp_dir("many-disks").unwrap();
-    let serial = |number: usize| format!("MANY-{number}");
+    // Serial numbers as makers have them, and worse; QEMU takes 36 characters.
+    let serial = |number: usize| match number {
+        0 => "two  blanks".to_owned(),
+        1 => "0123456789abcdefghijklmnopqrstuvwxyz".to_owned(),
+        2 => "größe".to_owned(),
+        3 => "..;$(x)&%s".to_owned(),
+        _ => format!("MANY-{number}"),
+    };
     for number in 0..MANY {
         DiskFile::create_raw(dir.path().join(serial(number)), SMALL).unwrap();
     }
@@ -358,6 +385,12 @@ fn sixty_disks_are_listed_in_a_second_and_a_late_one_is_waited_for() {
         .map(|disk| (disk["by_path"].as_str().unwrap_or_else(|| panic!("{disk}")), disk["name"].as_str().unwrap()))
         .collect();
     assert_eq!(by_path.len(), MANY + 1, "{by_path:?}");
+    for number in 0..MANY {
+        // What does not print is left out.
+        let serial = if number == 2 { "gre".to_owned() } else { serial(number) };
+        let disk = by_serial(&listed, &serial).unwrap();
+        assert_eq!(disk["wwn"], format!("{:#x}", 0x5000_c500_15ea_8000_u64 + u64::try_from(number).unwrap()));
+    }
     assert!(*best < Duration::from_secs(1), "{took:?}");
 }
 

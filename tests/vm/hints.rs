@@ -158,6 +158,9 @@ fn every_kind_of_hint(rig: &Rig<'_>) -> Result<()> {
         let serial = rig.written_to(&hints)?;
         ensure!(serial == wanted, "{hints} chose {serial}, not {wanted}");
     }
+    let lines = rig.bench.vm().console().lines();
+    let told = lines.iter().any(|line| line.contains("several disks fit the hints: /dev/") && line.contains(">= 5"));
+    ensure!(told, "nobody was told that several disks fit");
     Ok(())
 }
 

@@ -4,20 +4,21 @@
 //! itself. Where they do not, paths are known by their world-wide name, serial number and size all being the same, on a
 //! bus that can have several, and the best live path stands for the disk.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
-use std::sync::mpsc;
-use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ferric_sys::aligned::{ALIGNMENT, AlignedBuf};
 use ferric_sys::block_dev::{Access, BlockDev, BlockDevError};
 use ferric_sys::{Root, attr};
+use ferric_types::inventory::BlockDevice;
 
 use super::{Disk, OtherPath};
 
 /// Time for a path to give its first sector; a disk that has to spin up takes longer, but then so do its other paths.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// Pause between two looks for the answer.
+const ANSWER_PAUSE: Duration = Duration::from_millis(2);
 /// Buses on which a disk has one path only. Cheap disks and enclosures there have the same names though they are not the
 /// same disk.
 const SINGLE: [&str; 5] = ["usb", "sata", "ata", "mmc", "virtio"];
@@ -51,31 +52,35 @@ impl PathState {
     }
 }
 
-/// Device nodes of the paths that were used last, by machine and world-wide name.
-static USED: LazyLock<Mutex<HashMap<String, String>>> = LazyLock::new(Mutex::default);
+/// Machine and world-wide name of the disks with several paths, and the device node that was used last.
+static USED: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
 /// Keeps one path of each disk, at the place of the first: the best one that answers, of equal ones that which was used
 /// before, so that a disk keeps its name. It gets the names of the others. `answers` is asked only where several paths look
 /// equally good.
 pub(super) fn collapse(root: &Root, found: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Vec<Disk> {
-    let mut places: HashMap<(String, Option<String>, u64), usize> = HashMap::new();
-    let mut groups: BTreeMap<usize, Vec<(Disk, PathState)>> = BTreeMap::new();
-    for (place, (disk, state)) in found.into_iter().enumerate() {
-        let group = match identity(&disk) {
-            Some(identity) => *places.entry(identity).or_insert(place),
-            None => place,
-        };
-        groups.entry(group).or_default().push((disk, state));
+    let mut groups: Vec<Vec<(Disk, PathState)>> = Vec::new();
+    for (disk, state) in found {
+        let is_path_of =
+            |group: &&mut Vec<(Disk, PathState)>| group.first().is_some_and(|(first, _)| is_same(first, &disk));
+        match groups.iter_mut().find(is_path_of) {
+            Some(group) => group.push((disk, state)),
+            None => groups.push(vec![(disk, state)]),
+        }
     }
-    groups.into_values().filter_map(|paths| best(root, paths, &answers)).collect()
+    groups.into_iter().filter_map(|paths| best(root, paths, &answers)).collect()
 }
 
-/// What all paths of a disk have in common.
-fn identity(disk: &Disk) -> Option<(String, Option<String>, u64)> {
-    let info = &disk.info;
-    let can_be_path = disk.is_physical() && !info.tran.as_deref().is_some_and(|tran| SINGLE.contains(&tran));
-    let name = info.wwn_with_extension.clone().or_else(|| info.wwn.clone()).filter(|_| can_be_path)?;
-    Some((name, info.serial.clone(), info.size))
+/// Whether two are paths to one disk.
+fn is_same(one: &Disk, other: &Disk) -> bool {
+    let can_be_path =
+        |disk: &Disk| disk.is_physical() && !disk.info.tran.as_deref().is_some_and(|tran| SINGLE.contains(&tran));
+    let (a, b) = (&one.info, &other.info);
+    let name = |info: &BlockDevice| info.wwn_with_extension.clone().or_else(|| info.wwn.clone());
+    (a.size, &a.serial) == (b.size, &b.serial)
+        && can_be_path(one)
+        && can_be_path(other)
+        && name(a).is_some_and(|name_of_a| name(b) == Some(name_of_a))
 }
 
 fn best(root: &Root, mut paths: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) -> bool) -> Option<Disk> {
@@ -85,7 +90,7 @@ fn best(root: &Root, mut paths: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) 
     let used = || USED.lock().unwrap_or_else(PoisonError::into_inner);
     let name = paths.first().and_then(|(disk, _)| disk.info.wwn.clone()).unwrap_or_default();
     let key = root.path(&name).display().to_string();
-    let before = used().get(&key).cloned();
+    let before = used().iter().find(|(known, _)| *known == key).map(|(_, name)| name.clone());
     let state = paths.iter().map(|(_, state)| *state).min()?;
     let mut equals: Vec<usize> =
         (0..paths.len()).filter(|at| paths.get(*at).is_some_and(|path| path.1 == state)).collect();
@@ -102,7 +107,9 @@ fn best(root: &Root, mut paths: Vec<(Disk, PathState)>, answers: impl Fn(&Disk) 
     if before.as_ref() != Some(&disk.info.name) {
         let others = disk.other_paths.iter().map(|path| path.name.as_str()).collect::<Vec<_>>().join(", ");
         tracing::info!(disk = disk.info.name, wwn = name, others, "one disk over several paths");
-        used().insert(key, disk.info.name.clone());
+        let mut used = used();
+        used.retain(|(known, _)| *known != key);
+        used.push((key, disk.info.name.clone()));
     }
     Some(disk)
 }
@@ -115,8 +122,8 @@ fn add(to: &mut Vec<String>, more: Vec<String>) {
     });
 }
 
-/// Paths that have been asked for a sector and have not answered yet, by device node.
-static ASKED: LazyLock<Mutex<HashSet<String>>> = LazyLock::new(Mutex::default);
+/// Device nodes that have been asked for a sector and have not answered yet.
+static ASKED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Whether a disk can be read through this path. A path that says nothing for long counts as dead, and is not asked again
 /// until its answer is there: the thread that waits for it may do so for minutes.
@@ -124,29 +131,35 @@ pub(super) fn answers(root: &Root, disk: &Disk) -> bool {
     let path = root.path(&disk.info.name);
     let name = path.display().to_string();
     let asked = || ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !asked().insert(name.clone()) {
+    if asked().contains(&name) {
         return false;
     }
-    let (sender, receiver) = mpsc::channel();
+    asked().push(name.clone());
     let thread = std::thread::Builder::new().name("path check".to_owned()).stack_size(256 * 1024).spawn(move || {
         let answer = read_first(&path);
-        asked().remove(&path.display().to_string());
-        // Nobody waits any more when it took too long.
-        drop(sender.send(answer));
+        let name = path.display().to_string();
+        asked().retain(|known| *known != name);
+        answer
     });
-    if thread.is_err() {
-        ASKED.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+    let Ok(thread) = thread else {
+        asked().retain(|known| *known != name);
+        return false;
+    };
+    let deadline = Instant::now() + ANSWER_LIMIT;
+    while !thread.is_finished() {
+        if Instant::now() >= deadline {
+            tracing::warn!(path = name, seconds = ANSWER_LIMIT.as_secs(), "a path of a disk does not answer");
+            return false;
+        }
+        std::thread::sleep(ANSWER_PAUSE);
     }
-    match receiver.recv_timeout(ANSWER_LIMIT) {
+    match thread.join() {
         Ok(Ok(())) => true,
         Ok(Err(error)) => {
             tracing::warn!(path = name, reason = ferric_types::error::chain(&error), "a path of a disk is not usable");
             false
         }
-        Err(_) => {
-            tracing::warn!(path = name, seconds = ANSWER_LIMIT.as_secs(), "a path of a disk does not answer");
-            false
-        }
+        Err(_) => false,
     }
 }
 
@@ -160,7 +173,6 @@ fn read_first(path: &Path) -> Result<(), BlockDevError> {
 mod tests {
     use super::*;
     use ferric_sys::testing::machine::MachineTree;
-    use ferric_types::inventory::BlockDevice;
 
     fn disk(name: &str, wwn: Option<&str>, serial: &str, size: u64) -> Disk {
         let info = BlockDevice {
@@ -268,9 +280,9 @@ mod tests {
         }
         // One that was asked before and has not answered.
         let name = tree.path("dev/sda").display().to_string();
-        ASKED.lock().unwrap().insert(name.clone());
+        ASKED.lock().unwrap().push(name.clone());
         assert!(!answers(&tree.root(), &disk("/dev/sda", W, "s", 10)));
-        ASKED.lock().unwrap().remove(&name);
+        ASKED.lock().unwrap().retain(|known| *known != name);
     }
 
     #[test]

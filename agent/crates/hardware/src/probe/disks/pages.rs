@@ -3,10 +3,9 @@
 //! The kernel does not ask disks of old versions of SCSI, nor those of which it knows that they cannot stand it (many on
 //! USB, which are therefore not asked here either); and not every adapter has the ATA information page of its disks.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use ferric_sys::ioctl::scsi;
@@ -59,15 +58,16 @@ impl Pages {
 }
 
 /// Answers by the disk, which the kernel numbers anew when another one comes to the same place.
-static ANSWERS: LazyLock<Mutex<HashMap<String, Pages>>> = LazyLock::new(Mutex::default);
+static ANSWERS: Mutex<Vec<(String, Pages)>> = Mutex::new(Vec::new());
 
 /// What a disk answers; it is asked once.
 fn asked(root: &Root, kname: &str, dir: &Path, is_ata: bool) -> Pages {
     let number = attr::read_optional(&dir.join("diskseq")).unwrap_or_default();
     let key = format!("{} {number}", dir.display());
     let answers = || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = answers().get(&key) {
-        return known.clone();
+    let known = answers().iter().find(|(known, _)| *known == key).map(|(_, pages)| pages.clone());
+    if let Some(known) = known {
+        return known;
     }
     // Opened only to ask: this reads nothing from the disk.
     let pages = match File::open(root.path(device_path(kname))) {
@@ -88,6 +88,6 @@ fn asked(root: &Root, kname: &str, dir: &Path, is_ata: bool) -> Pages {
             return Pages::default();
         }
     };
-    answers().insert(key, pages.clone());
+    answers().push((key, pages.clone()));
     pages
 }
