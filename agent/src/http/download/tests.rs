@@ -124,6 +124,49 @@ fn a_cut_download_goes_on_where_it_ended() {
     assert!(seen[1..].iter().all(|seen| seen.header("if-range") == Some("\"v1\"")), "{seen:?}");
 }
 
+/// Ends the connection at fifty places that look random, some of them next to each other, one within a TLS record or two
+/// of the end.
+#[test]
+fn a_download_cut_fifty_times_takes_no_more_than_its_size() {
+    const SIZE: usize = 48 << 20;
+    let image: Arc<Vec<u8>> = Arc::new(
+        (0..SIZE / 4).flat_map(|n| u32::try_from(n).unwrap().wrapping_mul(2_654_435_761).to_le_bytes()).collect(),
+    );
+    let mut state = 7_u64;
+    let mut cuts: Vec<usize> = (0..48)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(state >> 33).unwrap() % SIZE
+        })
+        .chain([1, SIZE - 1])
+        .collect();
+    cuts.sort_unstable();
+    cuts.dedup();
+    assert_eq!(cuts.len(), 50);
+    let options = DownloadOptions { retries: 9, ..OPTIONS };
+    let bench = {
+        let image = Arc::clone(&image);
+        Bench::with(options, TlsOptions::default(), async || {
+            Server::start(move |seen, _| {
+                let start = seen.range_start().unwrap_or_default();
+                let end = cuts.iter().copied().find(|cut| *cut > start).unwrap_or(SIZE);
+                let status = if start == 0 { 200 } else { 206 };
+                let headers = format!("{TAG}Content-Range: bytes {start}-{}/{SIZE}\r\n", SIZE - 1);
+                Reply::cut(status, &headers, &image[start..], end - start)
+            })
+            .await
+        })
+    };
+    let mut source = bench.downloader.open(&bench.request()).unwrap();
+    let mut all = Vec::with_capacity(SIZE);
+    source.stream(0).unwrap().read_to_end(&mut all).unwrap();
+    assert!(all == *image, "other bytes");
+    // Each request starts where the last one was cut: nothing was transferred twice.
+    let starts: Vec<usize> = bench.server.seen().iter().map(|seen| seen.range_start().unwrap_or_default()).collect();
+    assert_eq!(starts.len(), 51);
+    assert!(starts.is_sorted_by(|one, next| one < next), "{starts:?}");
+}
+
 #[test]
 fn a_silent_connection_counts_as_cut() {
     let bench = Bench::new(|seen, n| match n {
