@@ -20,8 +20,11 @@ const HELP: &str = "ferric-agent: provisioning agent for OpenStack Ironic
   ferric-agent run [--OPTION VALUE]...   run the agent (below its own PID 1, or as a service of another ramdisk)
   ferric-agent [--root DIR] inventory [--json]
                                          show this machine, or the one captured in DIR
-  ferric-agent capture -o FILE.tar.gz    write what the inventory is made of to an archive, without serial numbers,
-                                         addresses and names: for a report of a fault; unpacked, it is a DIR for --root
+  ferric-agent capture [--lldp] -o FILE.tar.gz
+                                         write what the inventory is made of to an archive, without serial numbers,
+                                         addresses and names: for a report of a fault; unpacked, it is a DIR for --root.
+                                         FILE.tar.zst and FILE.tar are made too, and are larger. --lldp waits for what
+                                         the switches say, which is kept as it is
   ferric-agent options                   print the reference of options, as docs/options.md has it
   ferric-agent self-test panic           show that a panic in a command cannot end the agent
   ferric-agent --version | --help
@@ -51,7 +54,8 @@ pub fn run(extensions: &'static [&'static Extension], managers: &'static [&'stat
         ["--root", root, "inventory", json @ ..] if matches!(json, [] | ["--json"]) => {
             show(report::inventory(managers, Some(root), !json.is_empty()))
         }
-        ["capture", "-o", file] => show(report::capture(file).map(|entries| format!("{file}: {entries} entries\n"))),
+        ["capture", "-o", file] => captured(file, false),
+        ["capture", "--lldp", "-o", file] | ["capture", "-o", file, "--lldp"] => captured(file, true),
         ["options"] => print(&config::document()),
         ["self-test", "panic"] => success(selftest::panics()),
         ["--version"] => print(&format!("ferric-agent {}\n", crate::VERSION)),
@@ -78,6 +82,10 @@ fn show(report: Result<String, ReportError>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn captured(file: &str, lldp: bool) -> ExitCode {
+    show(report::capture(file, lldp).map(|entries| format!("{file}: {entries} entries\n")))
 }
 
 fn success(good: bool) -> ExitCode {

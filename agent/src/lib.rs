@@ -18,6 +18,7 @@
 
 pub mod api;
 pub mod app;
+pub mod archive;
 mod cli;
 pub mod command;
 pub mod conductor;

@@ -1,17 +1,16 @@
 //! What a person asks of the machine: its inventory as a table, and a capture of it for a report of a fault.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use ferric_hardware::capture::{self, Entry};
+use ferric_hardware::capture;
 use ferric_hardware::replay::{self, ReplayError};
-use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry};
+use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry, Settings};
 use ferric_types::Inventory;
 use ferric_types::inventory::Tpm;
-use flate2::Compression;
-use flate2::write::GzEncoder;
+
+use crate::archive::{self, Form};
 
 /// The report could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +27,12 @@ pub enum ReportError {
     /// The machine could not be read.
     #[error("reading the machine")]
     Capture(#[source] io::Error),
+    /// The name of an archive does not say what to make.
+    #[error("{path} does not end with {}", Form::NAMES)]
+    Form {
+        /// Archive.
+        path: String,
+    },
     /// The archive could not be written.
     #[error("writing {path}")]
     Write {
@@ -57,32 +62,17 @@ pub fn inventory(
     Ok(if as_json { serde_json::to_string_pretty(&inventory)? + "\n" } else { table(&inventory) })
 }
 
-/// Writes a capture of this machine ([`capture::capture`]) as a gzip-compressed tar archive and returns its number of entries.
+/// Writes a capture of this machine ([`capture::capture`]) as an archive whose name says its [`Form`], and returns its number
+/// of entries; with `lldp`, what the switches say is waited for and part of it.
 ///
 /// # Errors
-/// The machine cannot be read or the archive not be written.
-pub fn capture(path: &str) -> Result<usize, ReportError> {
-    let tree = capture::capture(&Machine::host(), None).map_err(ReportError::Capture)?;
-    let write = || {
-        let mut archive = tar::Builder::new(GzEncoder::new(File::create(path)?, Compression::best()));
-        for (path, entry) in &tree {
-            let mut header = tar::Header::new_gnu();
-            header.set_mode(0o644);
-            match entry {
-                Entry::File(content) => {
-                    header.set_size(u64::try_from(content.len()).unwrap_or(0));
-                    archive.append_data(&mut header, path, content.as_slice())?;
-                }
-                Entry::Link(target) => {
-                    header.set_entry_type(tar::EntryType::Symlink);
-                    header.set_size(0);
-                    archive.append_link(&mut header, path, target)?;
-                }
-            }
-        }
-        archive.into_inner()?.finish()?.sync_all()
-    };
-    write().map_err(|source| ReportError::Write { path: path.to_owned(), source })?;
+/// The name is not that of an archive, the machine cannot be read, or the archive not be written.
+pub fn capture(path: &str, lldp: bool) -> Result<usize, ReportError> {
+    let form = Form::of(path).ok_or_else(|| ReportError::Form { path: path.to_owned() })?;
+    let wait = lldp.then(|| Settings::default().lldp_timeout);
+    let tree = capture::capture(&Machine::host(), wait).map_err(ReportError::Capture)?;
+    archive::write(Path::new(path), form, &tree)
+        .map_err(|source| ReportError::Write { path: path.to_owned(), source })?;
     Ok(tree.len())
 }
 
@@ -221,9 +211,12 @@ mod tests {
     #[test]
     fn a_capture_of_this_machine_can_be_replayed() {
         let dir = tempfile::tempdir().unwrap();
+        let named = dir.path().join("machine.zip");
+        let error = capture(named.to_str().unwrap(), false).unwrap_err();
+        assert!(error.to_string().ends_with("does not end with .tar.gz, .tgz, .tar.zst or .tar"), "{error}");
         let archive = dir.path().join("machine.tar.gz");
-        let entries = capture(archive.to_str().unwrap()).unwrap();
-        let mut unpacked = tar::Archive::new(flate2::read::GzDecoder::new(File::open(&archive).unwrap()));
+        let entries = capture(archive.to_str().unwrap(), false).unwrap();
+        let mut unpacked = tar::Archive::new(flate2::read::GzDecoder::new(std::fs::File::open(&archive).unwrap()));
         let folder = dir.path().join("machine");
         unpacked.unpack(&folder).unwrap();
         assert!(entries > 100, "{entries}");

@@ -12,7 +12,8 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-use ferric_sys::Root;
+use ferric_sys::ioctl::scsi;
+use ferric_sys::{Root, attr};
 
 use crate::machine::Machine;
 use crate::probe::{bmc, cpu, lldp, nics, system};
@@ -149,6 +150,15 @@ const LABELS: &[&str] = &["config-2", "ir-vfd-dev", "vmedia_boot_iso"];
 /// Folders of links to devices; those of `sys/class` come besides.
 const LINKS: &[&str] = &["sys/block", "sys/bus/pci/devices", "sys/bus/pci/slots", "sys/bus/usb/devices"];
 
+/// Longest wait for a disk to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// What stands before IDENTIFY DEVICE in page 0x89 (SAT-3 section 12.4.2): code and length, nothing of the translation.
+const ATA_HEAD: [u8; 60] = {
+    let mut head = [0; 60];
+    (head[1], head[2], head[3]) = (0x89, 0x02, 0x38);
+    head
+};
+
 /// One file or link of a capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
@@ -234,10 +244,41 @@ fn files(root: &Root) -> io::Result<Tree> {
             }
         }
     }
+    if root.is_host() {
+        for kname in names(&root.path("sys/block")) {
+            let found = pages(root, &kname, &tree);
+            tree.extend(found.into_iter().flatten());
+        }
+    }
     for name in names(&root.path(UDEV)).into_iter().filter(|name| name.starts_with('b')) {
         file(root, &Path::new(UDEV).join(name), FILE_BYTES, &mut tree);
     }
     Ok(tree)
+}
+
+/// Pages that sysfs does not show of a SCSI disk, and that the probes ask it for.
+fn pages(root: &Root, kname: &str, tree: &Tree) -> Option<Vec<(PathBuf, Entry)>> {
+    let device = fs::canonicalize(root.path("sys/block").join(kname).join("device")).ok()?;
+    let folder = device.strip_prefix("/").ok()?.to_owned();
+    let attribute = |name: &str| attr::read_optional(&device.join(name)).unwrap_or_default();
+    let on_usb = folder.iter().any(|part| part.to_string_lossy().starts_with("usb"));
+    if !device.join("scsi_device").is_dir() || attribute("state") != "running" || on_usb {
+        return None;
+    }
+    let missing = |name: &str| !tree.contains_key(&folder.join(name));
+    let wants_pages = missing("vpd_pg80") && missing("vpd_pg83");
+    let wants_identify = attribute("vendor") == "ATA" && missing("vpd_pg89");
+    if !wants_pages && !wants_identify {
+        return None;
+    }
+    let disk = fs::File::open(root.path("dev").join(kname)).ok()?;
+    let page = |number| scsi::vital_product_data(&disk, number, ANSWER_LIMIT).ok().filter(|_| wants_pages);
+    // Page 0x89 begins with 60 bytes about the translation.
+    let identify = || scsi::identify_ata(&disk, ANSWER_LIMIT).ok().map(|words| [&ATA_HEAD[..], &words].concat());
+    let found =
+        [("vpd_pg80", page(0x80)), ("vpd_pg83", page(0x83)), ("vpd_pg89", wants_identify.then(identify).flatten())];
+    let entry = |(name, content): (&str, Option<Vec<u8>>)| Some((folder.join(name), Entry::File(content?)));
+    Some(found.into_iter().filter_map(entry).collect())
 }
 
 /// Everything below a folder of devices.
