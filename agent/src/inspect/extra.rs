@@ -23,7 +23,7 @@ fn collect(app: &App, body: &mut Map<String, Value>) -> Result<(), CollectError>
     let disks = app.registry.disks(machine, &app.settings())?;
     let mut items = extra::items(machine, &app.inventory(), &disks);
     let cmdline = ferric_sys::attr::read_optional(&machine.root.path("proc/cmdline")).unwrap_or_default();
-    items.add("system", "kernel", "cmdline", String::from_utf8_lossy(&redact(cmdline.as_bytes())).into_owned());
+    items.add("system", "kernel", "cmdline", String::from_utf8_lossy(&redact(cmdline.as_bytes())).into_owned().into());
     let times = benchmark::Times::default();
     for name in BENCHMARKS.into_iter().filter(|name| wanted.iter().any(|wanted| wanted == name)) {
         info!(benchmark = name, "measuring");

@@ -55,7 +55,7 @@ const BLOCKS: [(&str, usize); 7] = [
 /// Most that is written to memory between two looks at the clock, bytes.
 const STRETCH: usize = 1 << 20;
 /// Readers of a disk at a time.
-const READERS: u64 = 4;
+const READERS: usize = 4;
 /// Ways to read: name, bytes of each transfer, whether anywhere on the disk.
 const READS: [(&str, u64, bool); 2] = [("read_1M", 1 << 20, false), ("randread_4k", 4 << 10, true)];
 
@@ -72,10 +72,18 @@ fn processors(root: &Root) -> (Vec<usize>, usize) {
     (first, online.len().max(1))
 }
 
+/// Runs `work`, given the number of its thread, in so many threads, and tells what each of them counted.
+fn threads(count: usize, work: &(dyn Fn(usize) -> u64 + Sync)) -> Vec<u64> {
+    std::thread::scope(|scope| {
+        let started: Vec<_> = (0..count).map(|number| scope.spawn(move || work(number))).collect();
+        started.into_iter().map(|thread| thread.join().unwrap_or(0)).collect()
+    })
+}
+
 /// Runs `work` until `time` is over, on one processor or in so many threads, and sums what it counts.
-fn measure(cpu: Option<usize>, threads: usize, work: impl Fn(Instant) -> u64 + Sync, time: Duration) -> u64 {
+fn measure(cpu: Option<usize>, count: usize, work: &(dyn Fn(Instant) -> u64 + Sync), time: Duration) -> u64 {
     let until = Instant::now() + time;
-    let one = || {
+    let one = |_| {
         if let Some(cpu) = cpu
             && let Err(error) = process::pin_thread(cpu)
         {
@@ -83,10 +91,7 @@ fn measure(cpu: Option<usize>, threads: usize, work: impl Fn(Instant) -> u64 + S
         }
         work(until)
     };
-    std::thread::scope(|scope| {
-        let started: Vec<_> = (0..threads).map(|_| scope.spawn(one)).collect();
-        started.into_iter().filter_map(|thread| thread.join().ok()).sum()
-    })
+    threads(count, &one).iter().sum()
 }
 
 /// `number` in a second, when it took this long.
@@ -105,11 +110,11 @@ pub fn cpu(items: &mut Items, root: &Root, times: &Times) {
             let value = of_processor(&info, cpu, theirs).map(|value| value.replace(' ', ""));
             items.text("cpu", &item, ours, value);
         }
-        let loops = measure(Some(cpu), 1, count_primes, times.cpu);
-        items.add("cpu", &item, "loops_per_sec", each_second(loops, times.cpu).to_string());
+        let loops = measure(Some(cpu), 1, &count_primes, times.cpu);
+        items.add("cpu", &item, "loops_per_sec", each_second(loops, times.cpu).to_string().into());
     }
-    let loops = measure(None, online, count_primes, times.cpu);
-    items.add("cpu", "logical", "loops_per_sec", each_second(loops, times.cpu).to_string());
+    let loops = measure(None, online, &count_primes, times.cpu);
+    items.add("cpu", "logical", "loops_per_sec", each_second(loops, times.cpu).to_string().into());
 }
 
 /// A line of `/proc/cpuinfo` for one processor.
@@ -142,8 +147,13 @@ pub fn memory(items: &mut Items, root: &Root, times: &Times) {
             if size.saturating_mul(threads) > free / 2 {
                 break;
             }
-            let written = measure(cpu, threads, |until| fill(size, until), times.memory);
-            items.add("cpu", &item, &format!("{key}_{name}"), (each_second(written, times.memory) >> 20).to_string());
+            let written = measure(cpu, threads, &|until| fill(size, until), times.memory);
+            items.add(
+                "cpu",
+                &item,
+                &format!("{key}_{name}"),
+                (each_second(written, times.memory) >> 20).to_string().into(),
+            );
         }
     }
 }
@@ -171,80 +181,70 @@ fn fill(size: usize, until: Instant) -> u64 {
     }
 }
 
-/// KiB and transfers in a second, of each disk alone and of all at once: `standalone_read_1M_KBps` and so on.
+/// KiB and transfers in a second, of each disk alone and of all at once: `standalone_read_1M_KBps` and so on. A disk that
+/// cannot be read has none.
 pub fn disks(items: &mut Items, disks: &[Disk], times: &Times) {
-    let opened = disks.iter().filter_map(|disk| match BlockDev::open(&disk.info.name, Access::Read) {
-        Ok(device) => Some((disk.kname.as_str(), device)),
-        Err(error) => {
-            tracing::warn!(%error, "not measured");
-            None
-        }
-    });
-    let opened: Vec<_> = opened.collect();
-    // Each way to read: every disk alone, and all of them together.
-    let runs = u32::try_from((opened.len() + 1) * READS.len()).unwrap_or(u32::MAX);
-    let time = times.disk.min(times.disks / runs.max(1));
-    for (name, device) in &opened {
-        for way in READS {
-            report(items, name, "standalone", way, read(device, way, time), time);
+    let mut opened = Vec::new();
+    for disk in disks {
+        match BlockDev::open(&disk.info.name, Access::Read) {
+            Ok(device) => opened.push((disk.kname.as_str(), device)),
+            Err(error) => tracing::warn!(%error, "not measured"),
         }
     }
-    for way in READS.into_iter().filter(|_| opened.len() > 1) {
-        let results: Vec<_> = std::thread::scope(|scope| {
-            let started: Vec<_> =
-                opened.iter().map(|(name, device)| (*name, scope.spawn(move || read(device, way, time)))).collect();
-            started.into_iter().filter_map(|(name, thread)| Some((name, thread.join().ok()?))).collect()
-        });
-        for (name, transfers) in results {
-            report(items, name, "simultaneous", way, transfers, time);
-        }
+    let mut runs: Vec<(&str, &[(&str, BlockDev)])> = opened.chunks(1).map(|one| ("standalone", one)).collect();
+    if opened.len() > 1 {
+        runs.push(("simultaneous", &opened));
     }
-}
-
-fn report(
-    items: &mut Items,
-    disk: &str,
-    how: &str,
-    (name, bytes, _): (&str, u64, bool),
-    transfers: Result<u64, BlockDevError>,
-    time: Duration,
-) {
-    match transfers {
-        Ok(transfers) => {
-            let key = |unit: &str| format!("{how}_{name}_{unit}");
-            items.add("disk", disk, &key("KBps"), each_second(transfers * (bytes >> 10), time).to_string());
-            items.add("disk", disk, &key("IOps"), each_second(transfers, time).to_string());
+    // Each run goes through all ways to read.
+    let count = u32::try_from(runs.len() * READS.len()).unwrap_or(u32::MAX);
+    let time = times.disk.min(times.disks / count.max(1));
+    for (how, devices) in runs {
+        for (name, bytes, anywhere) in READS {
+            let transfers = read(devices, bytes, anywhere, time);
+            for ((disk, _), transfers) in devices.iter().zip(transfers).filter(|(_, transfers)| *transfers > 0) {
+                for (unit, number) in [("KBps", transfers * (bytes >> 10)), ("IOps", transfers)] {
+                    let key = format!("{how}_{name}_{unit}");
+                    items.add("disk", disk, &key, each_second(number, time).to_string().into());
+                }
+            }
         }
-        Err(error) => tracing::warn!(disk, %error, "not measured"),
     }
 }
 
-/// Transfers that several readers got from a disk, around the page cache.
-fn read(device: &BlockDev, (_, bytes, anywhere): (&str, u64, bool), time: Duration) -> Result<u64, BlockDevError> {
-    let places = device.size_bytes() / bytes;
-    if places == 0 {
-        return Ok(0);
-    }
-    let direct = device.direct()?;
+/// Transfers that several readers of each device got, around the page cache.
+fn read(devices: &[(&str, BlockDev)], bytes: u64, anywhere: bool, time: Duration) -> Vec<u64> {
     let until = Instant::now() + time;
     let next = AtomicU64::new(0);
-    let reader = || {
-        let mut memory = AlignedBuf::zeroed(usize::try_from(bytes).unwrap_or_default());
+    let reader = |number: usize| {
+        let Some((name, device)) = devices.get(number / READERS) else { return 0 };
         let mut transfers = 0;
-        while Instant::now() < until {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            // Multiplied by 2^64 over the golden ratio: every number once, and far from the one before.
-            let number = if anywhere { number.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { number };
-            direct.read_at(number % places * bytes, &mut memory)?;
-            transfers += 1;
+        if let Err(error) = read_until(device, bytes, anywhere, until, &next, &mut transfers) {
+            tracing::warn!(disk = name, %error, "measured in part");
         }
-        Ok(transfers)
+        transfers
     };
-    std::thread::scope(|scope| {
-        let started: Vec<_> = (0..READERS).map(|_| scope.spawn(reader)).collect();
-        let results = started.into_iter().filter_map(|thread| thread.join().ok());
-        results.sum::<Result<u64, BlockDevError>>()
-    })
+    threads(devices.len() * READERS, &reader).chunks(READERS).map(|readers| readers.iter().sum()).collect()
+}
+
+fn read_until(
+    device: &BlockDev,
+    bytes: u64,
+    anywhere: bool,
+    until: Instant,
+    next: &AtomicU64,
+    transfers: &mut u64,
+) -> Result<(), BlockDevError> {
+    let Some(places) = (device.size_bytes() / bytes).checked_sub(1) else { return Ok(()) };
+    let direct = device.direct()?;
+    let mut memory = AlignedBuf::zeroed(usize::try_from(bytes).unwrap_or_default());
+    while Instant::now() < until {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        // Multiplied by 2^64 over the golden ratio: far from the one before.
+        let number = if anywhere { number.wrapping_mul(0x9e37_79b9_7f4a_7c15) } else { number };
+        direct.read_at(number % (places + 1) * bytes, &mut memory)?;
+        *transfers += 1;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

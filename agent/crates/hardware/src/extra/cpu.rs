@@ -19,7 +19,7 @@ const MAX_SOCKETS: usize = 64;
 pub(super) fn add(items: &mut Items, root: &Root, cpu: &Cpu) {
     let folder = root.path("sys/devices/system/cpu");
     let text = |path: &str| attr::read_optional(&folder.join(path));
-    items.add("cpu", "physical", "number", cpu.socket_count);
+    items.add("cpu", "physical", "number", cpu.socket_count.into());
     items.text("cpu", "physical", "smt", text("smt/control"));
     let listed = text("online").or_else(|| text("present")).map(|list| parse_list(&list)).unwrap_or_default();
     let of = |cpu: &u32, path: &str| attr::read_u64(&folder.join(format!("cpu{cpu}/topology/{path}"))).ok();
@@ -68,7 +68,7 @@ pub(super) fn add(items: &mut Items, root: &Root, cpu: &Cpu) {
         add("flags", cpu.flags.join(" ").into());
         add("threads_per_core", threads_per_core.into());
     }
-    items.add("cpu", "logical", "number", cpu.count);
+    items.add("cpu", "logical", "number", cpu.count.into());
     for cpu in &listed {
         items.text("cpu", &format!("logical_{cpu}"), "governor", text(&format!("cpu{cpu}/cpufreq/scaling_governor")));
     }
@@ -100,16 +100,16 @@ fn nodes(items: &mut Items, root: &Root) {
     let mut numbers: Vec<u32> = names.filter_map(|name| name.strip_prefix("node")?.parse().ok()).collect();
     numbers.sort_unstable();
     if !numbers.is_empty() {
-        items.add("numa", "nodes", "count", numbers.len());
+        items.add("numa", "nodes", "count", numbers.len().into());
     }
     for number in numbers {
         let text =
             |name: &str| attr::read_trimmed(&folder.join(format!("node{number}")).join(name)).unwrap_or_default();
         let item = format!("node_{number}");
-        items.add("numa", &item, "cpu_count", parse_list(&text("cpulist")).len());
+        items.add("numa", &item, "cpu_count", parse_list(&text("cpulist")).len().into());
         // Groups of 32 bits with commas between them.
         let mask = text("cpumap").replace(',', "");
         let digits = mask.trim_start_matches('0');
-        items.add("numa", &item, "cpu_mask", format!("0x{}", if digits.is_empty() { "0" } else { digits }));
+        items.add("numa", &item, "cpu_mask", format!("0x{}", if digits.is_empty() { "0" } else { digits }).into());
     }
 }

@@ -18,11 +18,11 @@ const ATTRIBUTES: [&str; 8] = [
 ];
 
 pub(super) fn add(items: &mut Items, root: &Root, disks: &[Disk]) {
-    items.add("disk", "logical", "count", disks.len().to_string());
+    items.add("disk", "logical", "count", disks.len().to_string().into());
     for disk in disks {
         let name = disk.kname.as_str();
         let folder = root.path("sys/block").join(name);
-        items.add("disk", name, "size", (disk.info.size / 1_000_000_000).to_string());
+        items.add("disk", name, "size", (disk.info.size / 1_000_000_000).to_string().into());
         for path in ATTRIBUTES {
             let key = path.split('/').next_back().unwrap_or(path);
             // NVMe drives have theirs one folder deeper.
@@ -41,8 +41,8 @@ pub(super) fn add(items: &mut Items, root: &Root, disks: &[Disk]) {
                 _ if cache.contains("daft") => ("1", "1"),
                 _ => ("1", "0"),
             };
-            items.add("disk", name, "Write Cache Enable", writes);
-            items.add("disk", name, "Read Cache Disable", no_reads);
+            items.add("disk", name, "Write Cache Enable", writes.into());
+            items.add("disk", name, "Read Cache Disable", no_reads.into());
         }
         for link in disk.by_ids.iter().filter_map(|link| link.strip_prefix("/dev/disk/by-id/")) {
             let key = match link {
@@ -50,7 +50,7 @@ pub(super) fn add(items: &mut Items, root: &Root, disks: &[Disk]) {
                 _ if link.starts_with("scsi") => "scsi-id",
                 _ => "id",
             };
-            items.add("disk", name, key, link);
+            items.add("disk", name, key, link.into());
         }
     }
 }

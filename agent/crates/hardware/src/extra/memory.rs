@@ -13,7 +13,7 @@ const SYSTEM_MEMORY: u8 = 3;
 
 pub(super) fn add(items: &mut Items, smbios: &Smbios, physical_mb: Option<u64>) {
     if let Some(mib) = physical_mb {
-        items.add("memory", "total", "size", (mib << 20).to_string());
+        items.add("memory", "total", "size", (mib << 20).to_string().into());
     }
     let arrays: Vec<u16> = smbios
         .of(kind::MEMORY_ARRAY)
@@ -31,13 +31,13 @@ pub(super) fn add(items: &mut Items, smbios: &Smbios, physical_mb: Option<u64>) 
         let text = |label: &str| block[label].as_str().filter(|text| *text != "Not Specified" && *text != "Unknown");
         let kib = device_kib(&device);
         if let Some(kib) = kib {
-            items.add("memory", &bank, "size", (kib << 10).to_string());
+            items.add("memory", &bank, "size", (kib << 10).to_string().into());
         }
         let mhz = text("Speed").and_then(|speed| speed.split(' ').next()?.parse::<u64>().ok());
         if let Some(mhz) = mhz {
-            items.add("memory", &bank, "clock", (mhz * 1_000_000).to_string());
+            items.add("memory", &bank, "clock", (mhz * 1_000_000).to_string().into());
         }
-        items.add("memory", &bank, "description", description(block, kib.is_some(), mhz));
+        items.add("memory", &bank, "description", description(block, kib.is_some(), mhz).into());
         for (key, label) in
             [("vendor", "Manufacturer"), ("product", "Part Number"), ("serial", "Serial Number"), ("slot", "Locator")]
         {
@@ -46,7 +46,7 @@ pub(super) fn add(items: &mut Items, smbios: &Smbios, physical_mb: Option<u64>) 
     }
     let banks: usize = counts.values().sum();
     if banks > 0 {
-        items.add("memory", "banks", "count", banks.to_string());
+        items.add("memory", "banks", "count", banks.to_string().into());
     }
 }
 

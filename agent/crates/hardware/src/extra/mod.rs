@@ -10,7 +10,7 @@ mod network;
 
 use ferric_sys::attr;
 use ferric_types::Inventory;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::machine::Machine;
 use crate::probe::disks::Disk;
@@ -25,14 +25,14 @@ pub struct Items(Vec<Value>);
 
 impl Items {
     /// Adds a fact.
-    pub fn add(&mut self, class: &str, item: &str, key: &str, value: impl Into<Value>) {
-        self.0.push(json!([class, item, key, value.into()]));
+    pub fn add(&mut self, class: &str, item: &str, key: &str, value: Value) {
+        self.0.push(Value::Array(vec![class.into(), item.into(), key.into(), value]));
     }
 
     /// Adds a text that there is and that is not empty.
     fn text(&mut self, class: &str, item: &str, key: &str, value: Option<String>) {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
-            self.add(class, item, key, value);
+            self.add(class, item, key, value.into());
         }
     }
 

@@ -5,6 +5,7 @@ use crate::probe::smbios::tests::{body, structure, table};
 use crate::{MANAGERS, Registry, Settings, replay};
 use ferric_sys::testing::exec::ScriptedExec;
 use ferric_sys::testing::machine::MachineTree;
+use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 
