@@ -275,17 +275,21 @@ fn dmidecode() -> Option<&'static str> {
 
 /// Both readings of tables, ours and that of `dmidecode`.
 fn both(dmidecode: &str, version: (u8, u8), structures: &[Vec<u8>]) -> (Value, Value) {
-    let (entry_point, table) = (entry_point(version.0, version.1), table(structures));
+    both_of_bytes(dmidecode, version, &table(structures))
+}
+
+fn both_of_bytes(dmidecode: &str, version: (u8, u8), table: &[u8]) -> (Value, Value) {
+    let entry_point = entry_point(version.0, version.1);
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut dump = entry_point.clone();
     dump.resize(32, 0);
-    dump.extend(&table);
+    dump.extend(table);
     std::fs::write(file.path(), dump).unwrap();
     let types = ["-t", "bios", "-t", "processor", "-t", "memory", "--from-dump"];
     let command = Cmd::new(dmidecode).args(types).arg(file.path().to_str().unwrap());
     let output = SystemExec.run(&command).unwrap();
     let theirs = as_the_reference_agent_reads(&String::from_utf8_lossy(&output.stdout));
-    (dmi::decode(&Smbios::new(table, &entry_point)), theirs)
+    (dmi::decode(&Smbios::new(table.to_vec(), &entry_point)), theirs)
 }
 
 /// Numbers that are newer than this `dmidecode`: what it has no name for may have one.
@@ -329,13 +333,19 @@ fn any_structures() -> impl Strategy<Value = Vec<Vec<u8>>> {
     proptest::collection::vec(whole, 0..12)
 }
 
+/// Where `dmidecode` is; says so when it is not there.
+fn found(test: &str) -> Option<&'static str> {
+    let found = dmidecode();
+    if found.is_none() {
+        let reason = format!("SKIPPED: {test}: there is no dmidecode to compare with\n");
+        std::io::Write::write_all(&mut std::io::stderr(), reason.as_bytes()).unwrap();
+    }
+    found
+}
+
 #[test]
 fn dmidecode_says_the_same() {
-    let Some(dmidecode) = dmidecode() else {
-        let reason = "SKIPPED: dmidecode_says_the_same: there is no dmidecode to compare with\n";
-        std::io::Write::write_all(&mut std::io::stderr(), reason.as_bytes()).unwrap();
-        return;
-    };
+    let Some(dmidecode) = found("dmidecode_says_the_same") else { return };
     let server = [firmware(), xeon(), array(3, 24), module(), empty_slot(), array(6, 8)];
     let (ours, theirs) = both(dmidecode, (3, 2), &server);
     assert_eq!(ours, theirs);
@@ -353,6 +363,24 @@ fn dmidecode_says_the_same() {
         Ok(())
     });
     outcome.unwrap();
+}
+
+#[test]
+fn dmidecode_says_the_same_of_every_fixture() {
+    let Some(dmidecode) = found("dmidecode_says_the_same_of_every_fixture") else { return };
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../tests/fixtures/machines");
+    let mut compared = 0;
+    for machine in std::fs::read_dir(folder).unwrap() {
+        let tables = machine.unwrap().path().join("sys/firmware/dmi/tables");
+        let Some(bytes) = bounded(&tables.join("DMI"), TABLE_BYTES) else { continue };
+        let read = Smbios::new(bytes.clone(), &bounded(&tables.join("smbios_entry_point"), 256).unwrap_or_default());
+        let version = if read.version() == Version::default() { Version(3, 0) } else { read.version() };
+        let (mut ours, theirs) = both_of_bytes(dmidecode, (version.0, version.1), &bytes);
+        forgive(&mut ours, &theirs);
+        assert_eq!(ours, theirs, "{}", tables.display());
+        compared += 1;
+    }
+    assert!(compared >= 10, "{compared}");
 }
 
 #[test]
