@@ -1,6 +1,6 @@
 //! Disks of the machine (hardware section 3): what `lsblk` lists, read from sysfs without udev.
 //!
-//! The tree of devices is the `blockdev` crate's, whose rules and order are those of `lsblk`. What identifies a disk
+//! The tree of devices is the `blockdev` crate's, whose rules are those of `lsblk`. What identifies a disk
 //! is in `identity` and `vpd`, its bus in `transport`, its names in [`links`](links()), its paths in `multipath`.
 
 mod identity;
@@ -98,7 +98,7 @@ impl Disk {
     }
 }
 
-/// Disks in the order of `lsblk`: those of their own and md arrays and multipath devices; without partitions, logical
+/// Disks in the order of a list of `lsblk`, that of their device numbers: those of their own and md arrays and multipath devices; without partitions, logical
 /// volumes, CD drives, floppies, loop and RAM devices, and devices without a medium. One disk that is reached over
 /// several paths is listed once.
 ///
@@ -108,11 +108,13 @@ pub fn disks(root: &Root) -> Result<Vec<Disk>, HardwareError> {
     let tree = blockdev::get_devices_at(root.path("/"))?;
     let look = Look { root, names: kernel_names(root), made: Made::read(root) };
     let mut seen = HashSet::new();
-    let devices: Vec<(&String, &blockdev::BlockDevice)> = tree
+    let mut devices: Vec<(&String, &blockdev::BlockDevice)> = tree
         .iter_all()
         .filter_map(|device| Some((look.names.get(&device.maj_min.to_string())?, device)))
         .filter(|(kname, _)| seen.insert(*kname))
         .collect();
+    // A list of `lsblk`, other than its tree, is in the order of device numbers: arrays are not with their first member.
+    devices.sort_by_key(|(_, device)| device.maj_min);
     // A device may vanish at any time: it is left out then.
     let found = devices.into_iter().filter_map(|(kname, device)| look.disk(kname, device)).collect();
     Ok(multipath::collapse(root, found, |disk| multipath::answers(root, disk)))

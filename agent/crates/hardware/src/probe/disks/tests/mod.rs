@@ -103,11 +103,11 @@ fn raid() -> MachineTree {
 fn arrays_are_disks_listed_once_and_their_members_name_them() {
     let found = disks(&raid().root()).unwrap();
     let names: Vec<_> = found.iter().map(|disk| disk.info.name.as_str()).collect();
-    assert_eq!(names, ["/dev/sda", "/dev/md127", "/dev/sdb"]);
-    assert_eq!(found[1].kind, DiskKind::Raid);
+    assert_eq!(names, ["/dev/sda", "/dev/sdb", "/dev/md127"]);
+    assert_eq!(found[2].kind, DiskKind::Raid);
     assert_eq!(found[0].partitions, ["/dev/sda1"]);
     assert_eq!(found[0].holders, ["/dev/md127"]);
-    assert!(found[1].holders.is_empty() && found[1].partitions.is_empty());
+    assert!(found[2].holders.is_empty() && found[2].partitions.is_empty());
 }
 
 #[test]
@@ -127,10 +127,10 @@ fn the_order_in_which_an_array_was_found_changes_nothing() {
         // One that is stopped has no size, and no level.
         tree.disk("md1", "virtual/md", "9:1", &[("size", "0")]).unwrap();
         tree.disk("md2", "virtual/md", "9:2", &[("size", "0"), ("md/level", "container")]).unwrap();
-        assert_eq!(names(&tree), ["/dev/sda", "/dev/md0", "/dev/sdb"], "{first} first");
+        assert_eq!(names(&tree), ["/dev/sda", "/dev/sdb", "/dev/md0"], "{first} first");
         let found = disks(&tree.root()).unwrap();
         assert_eq!(
-            (&found[0].holders, &found[2].holders),
+            (&found[0].holders, &found[1].holders),
             (&vec!["/dev/md0".to_owned()], &vec!["/dev/md0".to_owned()])
         );
     }
