@@ -51,7 +51,7 @@ lint: setup ## format, clippy, docs, licences, file sizes
 	@scripts/lint.sh
 
 bench: image ## the measurements, as a table and under build/bench/
-	@scripts/bench.sh $(PROFILE)
+	@scripts/bench/run.sh $(PROFILE)
 
 clean: ## remove build/ and target/
 	rm -rf build target
