@@ -9,5 +9,6 @@ pub mod erase;
 pub mod filesystem;
 pub mod image;
 pub mod iso9660;
+pub mod partition;
 pub mod table;
 pub mod wipe;

@@ -199,16 +199,41 @@ pub fn decode<'a>(
 /// All but those of reading.
 pub fn write(dev: &BlockDev, image: &Payload<'_>, node: &str, rebuild: bool) -> Result<Partition, ConfigDriveError> {
     let partition = place(dev, image.size_bytes(), node)?;
-    let is_iso = matches!(iso9660::label(&mut image.reader()), Ok(Some(_)));
-    if is_iso && (rebuild || dev.logical_sector() > 2048) {
+    write_into(dev, image, &partition, node, rebuild)?;
+    Ok(partition)
+}
+
+/// Whether a config drive becomes a FAT file system: it is one for CDs, and these sectors are larger or it is wanted so.
+fn becomes_fat(image: &Payload<'_>, sector: u32, rebuild: bool) -> bool {
+    (rebuild || sector > 2048) && matches!(iso9660::label(&mut image.reader()), Ok(Some(_)))
+}
+
+/// Room that a config drive needs in a partition of its own. One that becomes a FAT file system gets as much as in a
+/// whole-disk image, as the same files take more room there.
+pub fn room_bytes(image: &Payload<'_>, sector: u32, rebuild: bool) -> u64 {
+    if becomes_fat(image, sector, rebuild) { MAX_BYTES } else { image.size_bytes() }
+}
+
+/// Puts a config drive into a partition that was made for it.
+///
+/// # Errors
+/// [`ConfigDriveError::Write`], [`ConfigDriveError::Rebuild`], [`ConfigDriveError::Gzip`].
+pub fn write_into(
+    dev: &BlockDev,
+    image: &Payload<'_>,
+    partition: &Partition,
+    node: &str,
+    rebuild: bool,
+) -> Result<(), ConfigDriveError> {
+    if becomes_fat(image, dev.logical_sector(), rebuild) {
         tracing::info!(device = %dev.path().display(), "writing the config drive as FAT");
-        write_fat(dev, image, &partition)
+        write_fat(dev, image, partition)
             .map_err(|source| ConfigDriveError::Rebuild { path: dev.path().to_owned(), source })?;
     } else {
         if rebuild {
             tracing::warn!("the config drive is no ISO 9660 file system and is written as it is");
         }
-        copy(dev, image, &partition, node)?;
+        copy(dev, image, partition, node)?;
     }
     dev.flush().map_err(failed(dev, node))?;
     let label = filesystem::label(dev, partition.start_bytes, partition.size_bytes);
@@ -219,7 +244,7 @@ pub fn write(dev: &BlockDev, image: &Payload<'_>, node: &str, rebuild: bool) -> 
             "the config drive is no ISO 9660 or FAT file system labelled {LABEL}: the instance may not find it"
         );
     }
-    Ok(partition)
+    Ok(())
 }
 
 fn failed<'a>(dev: &'a BlockDev, node: &'a str) -> impl Fn(BlockDevError) -> ConfigDriveError + 'a {

@@ -327,3 +327,28 @@ pub fn add_last(dev: &BlockDev, size_bytes: u64) -> Result<Partition, TableError
         name: String::new(),
     })
 }
+
+/// Writes a new GPT with its protective MBR.
+///
+/// # Errors
+/// [`TableError::Gpt`], [`TableError::Device`].
+pub(super) fn create(dev: &BlockDev, partitions: &[Partition]) -> Result<(), TableError> {
+    let failed = |source: gptman::Error| TableError::Gpt { path: dev.path().to_owned(), source: Box::new(source) };
+    let random = || Guid::random().map_err(|source| failed(gptman::Error::Io(source)));
+    let sector = u64::from(dev.logical_sector());
+    let mut gpt = GPT::new_from(&mut dev.cursor(), sector, random()?.0).map_err(failed)?;
+    for partition in partitions {
+        let PartitionType::Gpt(kind) = partition.kind else { continue };
+        gpt[partition.number] = GPTPartitionEntry {
+            partition_type_guid: kind.0,
+            unique_partition_guid: random()?.0,
+            starting_lba: partition.start_bytes / sector,
+            ending_lba: (partition.start_bytes + partition.size_bytes) / sector - 1,
+            attribute_bits: 0,
+            partition_name: partition.name.as_str().into(),
+        };
+    }
+    GPT::write_protective_mbr_into(&mut dev.cursor(), sector).map_err(failed)?;
+    gpt.write_into(&mut dev.cursor()).map_err(failed)?;
+    dev.flush().map_err(|source| TableError::Device { path: dev.path().to_owned(), source })
+}

@@ -13,6 +13,15 @@ impl Guid {
     /// Type of Linux data: 0FC63DAF-8483-4772-8E79-3D69D8477DE4.
     pub const LINUX_DATA: Self =
         Self::from_parts(0x0fc6_3daf, 0x8483, 0x4772, [0x8e, 0x79, 0x3d, 0x69, 0xd8, 0x47, 0x7d, 0xe4]);
+    /// Type of Linux swap space: 0657FD6D-A4AB-43C4-84E5-0933C84B4F4F.
+    pub const LINUX_SWAP: Self =
+        Self::from_parts(0x0657_fd6d, 0xa4ab, 0x43c4, [0x84, 0xe5, 0x09, 0x33, 0xc8, 0x4b, 0x4f, 0x4f]);
+    /// Type of a partition for GRUB's core image: 21686148-6449-6E6F-744E-656564454649.
+    pub const BIOS_BOOT: Self =
+        Self::from_parts(0x2168_6148, 0x6449, 0x6e6f, [0x74, 0x4e, 0x65, 0x65, 0x64, 0x45, 0x46, 0x49]);
+    /// Type of a PReP boot partition: 9E1A2D38-C612-4316-AA26-8B49521E5A8B.
+    pub const PREP: Self =
+        Self::from_parts(0x9e1a_2d38, 0xc612, 0x4316, [0xaa, 0x26, 0x8b, 0x49, 0x52, 0x1e, 0x5a, 0x8b]);
     /// The unused entry.
     pub const NIL: Self = Self([0; 16]);
 

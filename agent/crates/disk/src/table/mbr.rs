@@ -2,7 +2,7 @@
 
 use ferric_sys::block_dev::BlockDev;
 
-use super::{Partition, PartitionType, TableError};
+use super::{Guid, Partition, PartitionType, TableError};
 
 /// Where the four entries begin.
 const ENTRIES: usize = 446;
@@ -31,6 +31,18 @@ impl Entry {
             u32::from_le_bytes(word)
         };
         Self { kind: bytes.get(4).copied().unwrap_or(0), start: word(8), sectors: word(12) }
+    }
+
+    /// As it stands in the table.
+    fn bytes(self, active: bool) -> [u8; 16] {
+        let mut bytes = [0_u8; 16];
+        bytes[0] = if active { 0x80 } else { 0 };
+        bytes[1..4].copy_from_slice(&LBA_ONLY);
+        bytes[4] = self.kind;
+        bytes[5..8].copy_from_slice(&LBA_ONLY);
+        bytes[8..12].copy_from_slice(&self.start.to_le_bytes());
+        bytes[12..].copy_from_slice(&self.sectors.to_le_bytes());
+        bytes
     }
 
     const fn is_used(self) -> bool {
@@ -156,15 +168,34 @@ pub fn add_last(dev: &BlockDev, size_bytes: u64) -> Result<Partition, TableError
     let start = start.filter(|start| *start >= last_used.max(1)).ok_or_else(no_room)?;
     let word = |value: u64| u32::try_from(value).map_err(|_beyond_mbr| no_room());
     let entry = Entry { kind: FAT32_LBA, start: word(start)?, sectors: word(end - start)? };
-    let mut bytes = [0_u8; 16];
-    bytes[1..4].copy_from_slice(&LBA_ONLY);
-    bytes[4] = entry.kind;
-    bytes[5..8].copy_from_slice(&LBA_ONLY);
-    bytes[8..12].copy_from_slice(&entry.start.to_le_bytes());
-    bytes[12..].copy_from_slice(&entry.sectors.to_le_bytes());
+    let bytes = entry.bytes(false);
     let offset = u64::try_from(ENTRIES + 16 * slot).map_err(|_never| no_room())?;
     dev.write_at(offset, &bytes).map_err(device)?;
     dev.flush().map_err(device)?;
     let number = u32::try_from(slot + 1).map_err(|_never| no_room())?;
     Ok(partition(dev, number, start, entry))
+}
+
+/// Writes a new MBR of up to four primary partitions, without boot code and with an identifier of its own.
+///
+/// # Errors
+/// [`TableError::NoRoom`] for a partition that an MBR cannot describe, [`TableError::Device`].
+pub(super) fn create(dev: &BlockDev, partitions: &[Partition], active: Option<u32>) -> Result<(), TableError> {
+    let device = |source| TableError::Device { path: dev.path().to_owned(), source };
+    let sector_bytes = u64::from(dev.logical_sector());
+    let mut sector = [0_u8; 512];
+    let random = Guid::random().map_err(|source| TableError::Random { path: dev.path().to_owned(), source })?;
+    sector[440..444].copy_from_slice(&random.0[..4]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    for partition in partitions {
+        let no_room = || TableError::NoRoom { path: dev.path().to_owned(), wanted_bytes: partition.size_bytes };
+        let PartitionType::Mbr(kind) = partition.kind else { continue };
+        let word = |bytes: u64| u32::try_from(bytes / sector_bytes).map_err(|_beyond_mbr| no_room());
+        let entry = Entry { kind, start: word(partition.start_bytes)?, sectors: word(partition.size_bytes)? };
+        let slot = usize::try_from(partition.number).ok().and_then(|number| number.checked_sub(1));
+        let place = slot.filter(|slot| *slot < 4).and_then(|slot| sector.get_mut(ENTRIES + 16 * slot..)?.get_mut(..16));
+        place.ok_or_else(no_room)?.copy_from_slice(&entry.bytes(active == Some(partition.number)));
+    }
+    dev.write_at(0, &sector).map_err(device)?;
+    dev.flush().map_err(device)
 }

@@ -61,6 +61,15 @@ pub enum TableError {
         #[source]
         source: Box<gptman::Error>,
     },
+    /// The kernel has no random bytes for an identifier.
+    #[error("making an identifier for {}", path.display())]
+    Random {
+        /// Disk.
+        path: PathBuf,
+        /// Reason.
+        #[source]
+        source: std::io::Error,
+    },
     /// The partition does not fit.
     #[error("{} has no room of {wanted_bytes} bytes after its last partition", path.display())]
     NoRoom {
@@ -165,6 +174,23 @@ pub fn validate(dev: &BlockDev) -> Result<Table, TableError> {
     }
     let table = table.ok_or_else(|| TableError::NoTable { path: path.clone(), sector: dev.logical_sector() })?;
     if table.partitions.is_empty() { Err(TableError::NoPartitions { path }) } else { Ok(table) }
+}
+
+/// Writes a new table of partitions, which get GUIDs of their own. `active` is the number of the one that an MBR marks as
+/// the one to boot.
+///
+/// # Errors
+/// [`TableError::Device`], [`TableError::Gpt`].
+pub fn create(
+    dev: &BlockDev,
+    kind: TableKind,
+    partitions: &[Partition],
+    active: Option<u32>,
+) -> Result<(), TableError> {
+    match kind {
+        TableKind::Gpt => gpt::create(dev, partitions),
+        TableKind::Mbr => mbr::create(dev, partitions, active),
+    }
 }
 
 /// Makes the kernel read the table again.

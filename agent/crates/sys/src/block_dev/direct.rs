@@ -25,7 +25,7 @@ impl<'a> DirectIo<'a> {
         let flags = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).unwrap_or_default();
         let mut options = OpenOptions::new();
         options.read(true).write(dev.access != Access::Read).custom_flags(flags);
-        let direct = match options.open(&dev.path) {
+        let direct = match options.open(&dev.node) {
             Ok(file) => Some(file),
             // The file system has no direct I/O (older tmpfs).
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => None,
@@ -48,7 +48,7 @@ impl<'a> DirectIo<'a> {
         let len_bytes = u64_from(bytes.len());
         self.dev.check_range(offset, len_bytes)?;
         let Some(direct) = self.handle(offset, bytes) else { return self.dev.write_at(offset, bytes) };
-        match direct.write_all_at(bytes, offset) {
+        match direct.write_all_at(bytes, self.dev.start_bytes + offset) {
             Ok(()) => Ok(()),
             Err(error) if self.refused(&error) => self.dev.write_at(offset, bytes),
             Err(error) => {
@@ -66,7 +66,7 @@ impl<'a> DirectIo<'a> {
         let len_bytes = u64_from(buf.len());
         self.dev.check_range(offset, len_bytes)?;
         let Some(direct) = self.handle(offset, buf) else { return self.dev.read_at(offset, buf) };
-        match direct.read_exact_at(buf, offset) {
+        match direct.read_exact_at(buf, self.dev.start_bytes + offset) {
             Ok(()) => Ok(()),
             Err(error) if self.refused(&error) => self.dev.read_at(offset, buf),
             Err(error) => {
@@ -78,7 +78,7 @@ impl<'a> DirectIo<'a> {
 
     fn handle(&self, offset: u64, memory: &[u8]) -> Option<&File> {
         let sector = u64::from(self.dev.logical_sector);
-        let aligned = [offset, u64_from(memory.len()), u64_from(memory.as_ptr().addr())];
+        let aligned = [self.dev.start_bytes, offset, u64_from(memory.len()), u64_from(memory.as_ptr().addr())];
         let usable = self.is_direct() && aligned.iter().all(|value| value.is_multiple_of(sector));
         self.direct.as_ref().filter(|_| usable)
     }

@@ -18,6 +18,7 @@ use crate::{Root, attr};
 mod cursor;
 mod direct;
 mod error;
+mod part;
 
 pub use cursor::Cursor;
 pub use direct::DirectIo;
@@ -63,6 +64,10 @@ pub struct BlockDev {
     logical_sector: u32,
     physical_sector: u32,
     device_number: (u32, u32),
+    /// The node that is open; the disk's for a part of one.
+    node: PathBuf,
+    /// Where the part of the disk begins; 0 for all of it.
+    start_bytes: u64,
 }
 
 impl BlockDev {
@@ -95,7 +100,20 @@ impl BlockDev {
         };
         let rdev = metadata.rdev();
         let device_number = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
-        Ok(Self { path, file, kind, access, size_bytes, logical_sector, physical_sector, device_number })
+        let node = path.clone();
+        let start_bytes = 0;
+        Ok(Self {
+            path,
+            file,
+            kind,
+            access,
+            size_bytes,
+            logical_sector,
+            physical_sector,
+            device_number,
+            node,
+            start_bytes,
+        })
     }
 
     /// Path it was opened by.
@@ -168,7 +186,7 @@ impl BlockDev {
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), BlockDevError> {
         let len_bytes = u64_from(buf.len());
         self.check_range(offset, len_bytes)?;
-        self.file.read_exact_at(buf, offset).map_err(|source| BlockDevError::Read {
+        self.file.read_exact_at(buf, self.start_bytes + offset).map_err(|source| BlockDevError::Read {
             path: self.path.clone(),
             offset,
             len_bytes,
@@ -183,7 +201,7 @@ impl BlockDev {
     pub fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), BlockDevError> {
         let len_bytes = u64_from(bytes.len());
         self.check_range(offset, len_bytes)?;
-        self.file.write_all_at(bytes, offset).map_err(|source| BlockDevError::Write {
+        self.file.write_all_at(bytes, self.start_bytes + offset).map_err(|source| BlockDevError::Write {
             path: self.path.clone(),
             offset,
             len_bytes,
@@ -221,10 +239,11 @@ impl BlockDev {
     /// sending zeroes (`block/fops.c`), so that an error there costs nothing and BLKZEROOUT comes next.
     fn zero_sectors(&self, from: u64, to: u64) -> Result<(), BlockDevError> {
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.file, hole, from, to - from).is_ok() {
+        let place = self.start_bytes + from;
+        if rustix::fs::fallocate(&self.file, hole, place, to - from).is_ok() {
             return Ok(());
         }
-        if self.kind == Kind::Block && block::zero_out(&self.file, from, to - from).is_ok() {
+        if self.kind == Kind::Block && block::zero_out(&self.file, place, to - from).is_ok() {
             return Ok(());
         }
         self.write_zeroes(from, to)
@@ -246,11 +265,12 @@ impl BlockDev {
     /// [`BlockDevError::OutOfRange`], [`BlockDevError::Discard`].
     pub fn discard_range(&self, offset: u64, len_bytes: u64) -> Result<(), BlockDevError> {
         self.check_range(offset, len_bytes)?;
+        let place = self.start_bytes + offset;
         let result = match self.kind {
-            Kind::Block => block::discard(&self.file, offset, len_bytes),
+            Kind::Block => block::discard(&self.file, place, len_bytes),
             Kind::File => {
                 let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                rustix::fs::fallocate(&self.file, hole, offset, len_bytes).map_err(io::Error::from)
+                rustix::fs::fallocate(&self.file, hole, place, len_bytes).map_err(io::Error::from)
             }
         };
         result.map_err(|source| BlockDevError::Discard { path: self.path.clone(), offset, len_bytes, source })

@@ -110,3 +110,24 @@ fn a_read_only_disk_refuses_writes_with_device_and_reason() {
     assert!(!error.is_busy() && !error.is_medium_error());
     assert!(dev.reread_table().is_ok());
 }
+
+#[test]
+fn a_part_is_a_device_of_its_own_on_the_same_disk() {
+    let (file, dev) = disk(1 << 20);
+    let part = dev.part("/dev/x1", 64 << 10, 128 << 10).unwrap();
+    assert_eq!((part.size_bytes(), part.path()), (128 << 10, Path::new("/dev/x1")));
+    part.write_at(0, b"begin").unwrap();
+    part.zero_range(4096, 8192).unwrap();
+    let mut buffer = AlignedBuf::zeroed(4096);
+    buffer.fill(7);
+    part.direct().unwrap().write_at(32 << 10, &buffer).unwrap();
+    part.discard_range(16 << 10, 4096).unwrap();
+    part.part("/dev/x1a", 64 << 10, 4096).unwrap().write_at(0, b"inner").unwrap();
+    assert!(part.write_at(128 << 10, b"x").is_err() && dev.part("/dev/x2", 1 << 20, 1).is_err());
+    let bytes = std::fs::read(file.path()).unwrap();
+    let at = |offset: usize, len: usize| &bytes[(64 << 10) + offset..][..len];
+    assert_eq!((at(0, 6), at(64 << 10, 6)), (&b"begin\xa5"[..], &b"inner\xa5"[..]));
+    assert!(at(4096, 8192).iter().all(|byte| *byte == 0) && at(16 << 10, 4096).iter().all(|byte| *byte == 0));
+    assert!(at(32 << 10, 4096).iter().all(|byte| *byte == 7));
+    assert!(bytes[..64 << 10].iter().chain(&bytes[192 << 10..]).all(|byte| *byte == 0xa5));
+}
