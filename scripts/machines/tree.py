@@ -62,6 +62,7 @@ class Tree:
     def system(self, hostname, arch="x86_64", mem_kib=None, efi=None, secure_boot=None, tpm=None):
         self.file("proc/sys/kernel/hostname", hostname)
         self.file("proc/sys/kernel/arch", arch)
+        self.file("proc/sys/kernel/osrelease", "6.1.0-28-" + {"x86_64": "amd64", "aarch64": "arm64"}[arch])
         self.bytes("proc/self/mountinfo", b"")
         if mem_kib:
             self.file("proc/meminfo", f"MemTotal:       {mem_kib} kB\nMemFree:        {mem_kib // 2} kB")
@@ -90,6 +91,8 @@ class Tree:
     def numa(self, node, mem_kib, cpus):
         base = f"sys/devices/system/node/node{node}"
         self.file(f"{base}/meminfo", f"Node {node} MemTotal:       {mem_kib} kB")
+        self.file(f"{base}/cpulist", ",".join(map(str, cpus)))
+        self.file(f"{base}/cpumap", f"{sum(1 << cpu for cpu in cpus):08x}")
         for cpu in cpus:
             self.link(f"{base}/cpu{cpu}", f"sys/devices/system/cpu/cpu{cpu}")
 
@@ -160,7 +163,8 @@ class Tree:
         same as the current address, None that the driver does not say."""
         folder = f"sys/devices/{device or 'virtual'}/net/{name}"
         self.attrs(folder, address=address, ifindex=index, type=kind, carrier=None if carrier is None else int(carrier),
-                   speed=speed if carrier and speed else ("-1" if device else None), **attributes)
+                   speed=speed if carrier and speed else ("-1" if device else None),
+                   duplex="full" if carrier and speed else None, **attributes)
         if device:
             self.link(f"{folder}/device", f"sys/devices/{device}")
         self.link(f"sys/class/net/{name}", folder)
@@ -192,7 +196,8 @@ class Tree:
         folder = f"sys/devices/{folder}"
         self.attrs(folder, dev=devno, size=sectors, ro=ro, **attributes)
         self.attrs(f"{folder}/queue", rotational=rotational, logical_block_size=logical,
-                   physical_block_size=physical or logical)
+                   physical_block_size=physical or logical,
+                   scheduler="none" if devno.split(":")[0] in ("9", "253", "259") else "[mq-deadline] none")
         if device:
             self.link(f"{folder}/device", f"sys/devices/{device}")
         self.link(f"sys/block/{kname}", folder)

@@ -53,7 +53,9 @@ impl Identities {
         let text = String::from_utf8_lossy(content);
         let trimmed = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
         let words = || text.split([' ', '\0', '\n', ',']).map(str::trim).filter(|word| !word.is_empty());
-        if TEXTS.contains(&name) {
+        // The root hubs of USB have the address of their controller for a serial number.
+        let is_place = path.iter().any(|folder| folder == trimmed);
+        if TEXTS.contains(&name) && !is_place {
             self.learn_texts(trimmed);
         }
         if NUMBERS.contains(&name) {

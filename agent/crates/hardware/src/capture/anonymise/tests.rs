@@ -68,6 +68,7 @@ fn what_is_no_name_stays() {
         ("n/address", "00:00:00:00:00:00\n"),
         ("d/serial", "To be filled by O.E.M.\n"),
         ("d/address", "0000:00:1f.2\n"),
+        ("pci0000:00/0000:00:14.0/usb1/serial", "0000:00:14.0\n"),
     ] {
         assert_eq!(text(&hidden(&[(path, content.as_bytes())])[0]), content, "{path}");
     }
