@@ -169,8 +169,11 @@ impl Manager {
 
     /// A VLAN has the address of the interface below it, and still needs routes of its own.
     fn metric(&self, mac: MacAddress, link: &Link) -> u32 {
-        let booted = self.boot_mac == Some(mac) && !nics::is_vlan(&link.name);
-        if booted { BOOT_METRIC } else { METRIC.saturating_add(link.index) }
+        match (self.boot_mac == Some(mac), nics::is_vlan(&link.name)) {
+            (true, false) => BOOT_METRIC,
+            (true, true) => BOOT_METRIC.saturating_add(link.index).min(METRIC - 1),
+            (false, _) => METRIC.saturating_add(link.index),
+        }
     }
 
     fn gone(&mut self, index: u32) {
@@ -205,9 +208,8 @@ const fn is_usable_ipv6(address: &Address) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn only_ethernet_cards_with_an_address_are_used() {
-        let card = Link {
+    fn card() -> Link {
+        Link {
             index: 2,
             name: "eth0".into(),
             address: vec![2, 0, 0, 0, 0, 1],
@@ -215,7 +217,35 @@ mod tests {
             carrier: true,
             loopback: false,
             ethernet: true,
+        }
+    }
+
+    #[test]
+    fn the_interface_that_booted_comes_first_then_its_vlans_then_the_others() {
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        let manager = Manager {
+            shared: Shared::new(Root::at("/nonexistent"), Some(mac), &[]),
+            boot_mac: Some(mac),
+            vlans: Vec::new(),
+            with_vlans: HashSet::new(),
+            tasks: HashMap::new(),
         };
+        let other = MacAddress([2, 0, 0, 0, 0, 2]);
+        for (name, index, mac, want) in [
+            ("eth0", 2, mac, 100),
+            ("eth0.5", 7, mac, 107),
+            ("eth0.6", 500, mac, 199),
+            ("eth1", 3, other, 203),
+            ("eth1.5", 8, other, 208),
+        ] {
+            let link = Link { name: name.into(), index, ..card() };
+            assert_eq!(manager.metric(mac, &link), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn only_ethernet_cards_with_an_address_are_used() {
+        let card = card();
         assert_eq!(usable_mac(&card), Some(MacAddress([2, 0, 0, 0, 0, 1])));
         let others = [
             Link { address: vec![0; 6], ..card.clone() },

@@ -270,9 +270,16 @@ impl Net {
 
 fn inspectable(snapshot: &Snapshot, all: bool, boot_mac: Option<MacAddress>) -> bool {
     let connected = || snapshot.values().filter(|state| state.carrier);
+    // A port that has a network only in a VLAN never gets an address of its own.
+    let of = |state: &InterfaceState, vlan: &InterfaceState| {
+        vlan.name.strip_prefix(&state.name).is_some_and(|number| number.starts_with('.'))
+    };
+    let served = |state: &InterfaceState| {
+        state.has_address() || snapshot.values().any(|other| other.has_address() && of(state, other))
+    };
     let boot = booted(snapshot, boot_mac);
     match boot {
-        _ if all => connected().next().is_some() && connected().all(InterfaceState::has_address),
+        _ if all => connected().next().is_some() && connected().all(served),
         Some(boot) => boot.has_address(),
         None => snapshot.values().any(InterfaceState::has_address),
     }

@@ -54,6 +54,7 @@ fn the_boot_interface_has_a_head_start_and_no_veto() {
 fn an_inspection_waits_for_the_boot_interface_or_for_all() {
     let boot = |leased| state(BOOT, true, leased, false);
     let other = |leased| state(OTHER, true, leased, false);
+    let vlan = |leased| InterfaceState { name: "eth2.5".into(), ..other(leased) };
     let uncabled = state(MacAddress([2, 0, 0, 0, 0, 3]), false, false, false);
     let cases = [
         (vec![boot(true), other(false)], false, true),
@@ -62,6 +63,10 @@ fn an_inspection_waits_for_the_boot_interface_or_for_all() {
         (vec![boot(true), other(true), uncabled], true, true),
         (vec![], true, false),
         (vec![boot(false), boot(true), other(false)], false, true),
+        // A port with an address in its VLAN needs none itself; a VLAN does.
+        (vec![boot(true), other(false), vlan(true)], true, true),
+        (vec![boot(true), other(true), vlan(false)], true, false),
+        (vec![boot(false), other(true), vlan(true)], true, false),
     ];
     for (states, all, want) in cases {
         assert_eq!(inspectable(&snapshot(&states), all, Some(BOOT)), want, "{states:?} {all}");
