@@ -5,8 +5,11 @@ use std::io;
 use std::path::Path;
 
 use ferric_hardware::capture;
+use ferric_hardware::probe::smbios::{Smbios, dmi};
+use ferric_hardware::probe::{numa, pci, usb};
 use ferric_hardware::replay::{self, ReplayError};
 use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry, Settings};
+use ferric_sys::Root;
 use ferric_types::Inventory;
 use ferric_types::inventory::Tpm;
 
@@ -59,7 +62,12 @@ pub fn inventory(
     };
     let registry = Registry::new(managers, &machine)?;
     let inventory = registry.inventory(&machine, &replay::settings(&machine.root));
-    Ok(if as_json { serde_json::to_string_pretty(&inventory)? + "\n" } else { table(&inventory) })
+    if as_json {
+        return Ok(serde_json::to_string_pretty(&inventory)? + "\n");
+    }
+    let mut text = table(&inventory);
+    parts(&mut text, &machine.root);
+    Ok(text)
 }
 
 /// Writes a capture of this machine ([`capture::capture`]) as an archive whose name says its [`Form`], and returns its number
@@ -85,16 +93,18 @@ fn table(inventory: &Inventory) -> String {
     };
     line(
         "machine",
-        format!("{} {}, serial number {}", vendor.manufacturer, vendor.product_name, or_dash(&vendor.serial_number)),
+        format!(
+            "{}, serial number {}",
+            or_dash(format!("{} {}", vendor.manufacturer, vendor.product_name).trim()),
+            or_dash(&vendor.serial_number)
+        ),
     );
     let firmware = &vendor.firmware;
     line(
         "firmware",
         format!(
-            "{} {} {}, booted by {}{}",
-            firmware.vendor,
-            firmware.version,
-            firmware.build_date,
+            "{}, booted by {}{}",
+            or_dash(format!("{} {} {}", firmware.vendor, firmware.version, firmware.build_date).trim()),
             inventory.boot.current_boot_mode,
             match inventory.boot.secure_boot {
                 Some(true) => " with Secure Boot",
@@ -150,6 +160,41 @@ fn table(inventory: &Inventory) -> String {
     text
 }
 
+/// What collectors tell besides the inventory: memory modules, NUMA nodes, USB devices, accelerators.
+fn parts(text: &mut String, root: &Root) {
+    let told = Smbios::read(root).map(|smbios| dmi::decode(&smbios)).unwrap_or_default();
+    let modules = told["memory"]["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let modules = modules.iter().filter(|module| module.get("Speed").is_some()).map(|module| {
+        ["Locator", "Size", "Type", "Speed", "Manufacturer", "Part Number"]
+            .map(|label| or_dash(module[label].as_str().unwrap_or_default()).to_owned())
+    });
+    table_of(text, ["MODULE", "SIZE", "KIND", "SPEED", "MAKER", "PART"], modules.collect());
+    let nodes = numa::topology(root).unwrap_or_default();
+    let rows = nodes.ram.iter().filter(|_| nodes.ram.len() > 1).map(|node| {
+        let number = node.numa_node;
+        let cores = nodes.cpus.iter().filter(|core| core.numa_node == number).count();
+        let nics = nodes.nics.iter().filter(|nic| u32::try_from(nic.numa_node) == Ok(number));
+        let nics: Vec<&str> = nics.map(|nic| nic.name.as_str()).collect();
+        [number.to_string(), (node.size_kb >> 10).to_string(), cores.to_string(), or_dash(&nics.join(" ")).to_owned()]
+    });
+    table_of(text, ["NODE", "MIB", "CORES", "NICS"], rows.collect());
+    let devices = usb::devices(root).into_iter().map(|device| [device.handle, device.vendor, device.product]);
+    table_of(text, ["USB", "MAKER", "MODEL"], devices.collect());
+    let devices = pci::devices(root).unwrap_or_default().into_iter();
+    // 3D controllers and processing accelerators (PCI Code and ID Assignment, sections 1.4 and 1.19).
+    let accelerators = devices.filter(|device| ["0302", "1200"].iter().any(|class| device.class.starts_with(class)));
+    let rows = accelerators.map(|device| [device.bus, device.vendor_id, device.product_id]);
+    table_of(text, ["ACCELERATOR", "VENDOR", "DEVICE"], rows.collect());
+}
+
+/// A table after an empty line, unless it has no rows.
+fn table_of<const N: usize>(text: &mut String, head: [&str; N], rows: Vec<[String; N]>) {
+    if !rows.is_empty() {
+        text.push('\n');
+        columns(text, head, rows);
+    }
+}
+
 fn gib(bytes: u64) -> f64 {
     // Tenths of a GiB are exact enough for a person.
     u32::try_from(bytes >> 20).map_or(f64::INFINITY, |mib| f64::from(mib) / 1024.0)
@@ -194,6 +239,47 @@ mod tests {
         let json: serde_json::Value =
             serde_json::from_str(&inventory(ferric_hardware::MANAGERS, Some(root), true).unwrap()).unwrap();
         assert!(json["disks"].as_array().is_some_and(|disks| !disks.is_empty()));
+    }
+
+    #[test]
+    fn what_firmware_and_buses_tell_is_shown_too() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/machines/");
+        for (name, wanted) in [
+            (
+                "dell-r740-perc",
+                &[
+                    "booted by uefi without Secure Boot",
+                    "TPM        2.0",
+                    "redfish    169.254.0.1 port 443 by USB, from 169.254.0.2",
+                    "A1      16 GB  DDR4  2666 MT/s",
+                    "iDRAC Virtual NIC",
+                ][..],
+            ),
+            ("huawei-2488h-numa", &["TPM        -", "NODE  MIB    CORES  NICS", "1     64559  4      enp58s0 ib0"]),
+            ("qemu-pc-ide", &["booted by bios\n", "MODULE"]),
+        ] {
+            let shown = inventory(ferric_hardware::MANAGERS, Some(&format!("{folder}{name}")), false).unwrap();
+            for text in wanted {
+                assert!(shown.contains(text), "no {text:?} of {name} in\n{shown}");
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        for path in ["sys/block", "sys/class/net", "proc/self"] {
+            std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        std::fs::write(dir.path().join("proc/self/mountinfo"), "").unwrap();
+        let device = dir.path().join("sys/bus/pci/devices/0000:3b:00.0");
+        std::fs::create_dir_all(&device).unwrap();
+        for (name, value) in [("vendor", "0x10de"), ("device", "0x20b5"), ("class", "0x030200")] {
+            std::fs::write(device.join(name), value).unwrap();
+        }
+        let shown = inventory(ferric_hardware::MANAGERS, dir.path().to_str(), false).unwrap();
+        assert!(
+            shown.starts_with("machine    -, serial number -\nfirmware   -, booted by bios\nTPM        -\n"),
+            "{shown}"
+        );
+        assert!(shown.ends_with("ACCELERATOR   VENDOR  DEVICE\n0000:3b:00.0  10de    20b5\n"), "{shown}");
+        assert!(!shown.contains("MODULE") && !shown.contains("NODE"), "{shown}");
     }
 
     #[test]

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 const GIB: u64 = 1 << 30;
 const FAR_MAC: &str = "52:54:00:77:00:01";
 
-/// A structure of SMBIOS as QEMU takes it from a file.
+/// A structure of SMBIOS as QEMU takes it from a file. Its handle is 0x4200 and its type.
 fn smbios_file(path: &Path, kind: u8, fields: &[u8]) -> String {
     let length = u8::try_from(fields.len() + 4).unwrap();
-    let bytes = [&[kind, length, 0, 0x42][..], fields, &[0, 0]].concat();
+    let bytes = [&[kind, length, kind, 0x42][..], fields, &[0, 0]].concat();
     std::fs::write(path, bytes).unwrap();
     format!("file={}", path.display())
 }
@@ -216,4 +216,45 @@ fn uefi_firmware_says_that_secure_boot_is_off() {
     assert_eq!((&data.inventory["tpm"], &data.inventory["host_interfaces"]), (&Value::Null, &json!([])));
     assert_eq!(data.inventory["memory"]["physical_mb"], 192);
     assert_eq!(data.plugin_data["dmi"]["memory"]["devices"][0]["Size"], "192 MB");
+}
+
+#[test]
+fn installed_memory_is_what_the_firmware_says_in_extended_sizes_too() {
+    let dir = artifacts::temp_dir("modules").unwrap();
+    // In the array with this handle; both fields for the size.
+    let module = |name: &str, array: u16, size: u16, extended: u32| {
+        let mut fields = vec![0; 0x22 - 4];
+        for (at, bytes) in [(4, &array.to_le_bytes()[..]), (0x0c, &size.to_le_bytes()), (0x1c, &extended.to_le_bytes())]
+        {
+            fields[at - 4..at - 4 + bytes.len()].copy_from_slice(bytes);
+        }
+        smbios_file(&dir.path().join(name), 17, &fields)
+    };
+    let mut array = vec![0; 0x17 - 4];
+    array[..2].copy_from_slice(&[3, 3]);
+    let structures = [
+        smbios_file(&dir.path().join("array"), 16, &array),
+        module("large", 0x4210, 0x7fff, 131_072),
+        module("small", 0x4210, 0x8000 | 1024, 0),
+        module("plain", 0x4210, 2048, 0),
+        module("empty", 0x4210, 0, 0),
+        module("unknown", 0x4210, 0xffff, 0),
+        module("elsewhere", 0x4299, 512, 0),
+    ];
+    let mut plan = Plan::new("modules");
+    plan.state = ProvisionState::InspectWait;
+    plan.node = |node| node.fast_track = true;
+    plan.cmdline = "ipa-inspection-collectors=default,dmi-decode ipa-disk-wait-attempts=0".to_owned();
+    let bench =
+        plan.boot(|vm| Ok(structures.iter().fold(vm, |vm, structure| vm.arg(&["-smbios", structure])))).unwrap();
+    let node = bench
+        .conductor
+        .wait_for_node(&bench.uuid, bench.limit(40), |node| node.provision_state == ProvisionState::Manageable)
+        .with_context(|| bench.excerpts())
+        .unwrap();
+    let data = node.inspection.context("no inspection data").unwrap();
+    assert_eq!(data.inventory["memory"]["physical_mb"], 131_072 + 1 + 2048 + 512);
+    let devices = data.plugin_data["dmi"]["memory"]["devices"].as_array().unwrap();
+    let sizes: Vec<&str> = devices.iter().map(|device| device["Size"].as_str().unwrap()).collect();
+    assert_eq!(sizes, ["128 GB", "1 MB", "2 GB", "No Module Installed", "Unknown", "512 MB"]);
 }

@@ -9,6 +9,8 @@ pub mod numa;
 pub mod pci;
 pub mod usb;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use serde_json::{Map, Value};
 use tracing::{error, info};
 
@@ -73,23 +75,31 @@ pub struct Document {
 
 /// Runs the collectors. Failures are collected under `error`; the document is always worth posting.
 pub fn collect(app: &App, names: &[String]) -> Document {
+    collect_with(COLLECTORS, app, names)
+}
+
+fn collect_with(collectors: &[Collector], app: &App, names: &[String]) -> Document {
     let mut body = Map::new();
     let mut errors = Vec::new();
     let unknown: Vec<&str> = names
         .iter()
         .map(String::as_str)
-        .filter(|name| COLLECTORS.iter().all(|collector| collector.name != *name))
+        .filter(|name| collectors.iter().all(|collector| collector.name != *name))
         .collect();
     if unknown.is_empty() {
         for name in names {
-            let Some(collector) = COLLECTORS.iter().find(|collector| collector.name == name) else { continue };
+            let Some(collector) = collectors.iter().find(|collector| collector.name == name) else { continue };
             info!(collector = name, "collecting");
-            if let Err(error) = (collector.collect)(app, &mut body) {
-                errors.push(format!("collector {name} failed: {}", ferric_types::error::chain(&error)));
-            }
+            // What the hardware says must not keep the rest from being told.
+            let reason = match catch_unwind(AssertUnwindSafe(|| (collector.collect)(app, &mut body))) {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => ferric_types::error::chain(&error),
+                Err(_panic) => "it panicked; the log says why".to_owned(),
+            };
+            errors.push(format!("collector {name} failed: {reason}"));
         }
     } else {
-        let known: Vec<&str> = COLLECTORS.iter().map(|collector| collector.name).collect();
+        let known: Vec<&str> = collectors.iter().map(|collector| collector.name).collect();
         errors.push(format!(
             "unknown inspection collector(s) {}; this image has {}",
             unknown.join(", "),

@@ -110,3 +110,41 @@ fn benchmarks_run_when_asked_for_and_unknown_ones_are_told() {
     assert!(error.ends_with("failed: there is no benchmark \"network\"; there are cpu, mem and disk"), "{error}");
     assert_eq!(document.body.get("data"), None);
 }
+
+#[test]
+fn a_collector_that_panics_costs_only_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    machine(dir.path());
+    let broken = Collector { name: "broken", collect: |_, _| panic!("on purpose") };
+    let names = ["broken", "pci-devices"].map(str::to_owned);
+    let document = collect_with(&[broken, pci::PCI_DEVICES], &app(dir.path(), Handover::create()), &names);
+    assert_eq!(
+        document.body["error"],
+        "The following errors were encountered:\n* collector broken failed: it panicked; the log says why"
+    );
+    assert_eq!(document.body["pci_devices"][0]["bus"], "0000:18:00.0");
+}
+
+#[test]
+fn logs_of_odd_bytes_under_odd_names_are_an_archive_in_plain_text() {
+    use base64::Engine as _;
+    use std::io::Read as _;
+    let dir = tempfile::tempdir().unwrap();
+    write(dir.path(), "var/log/12:30 caf\u{e9}.log", b"caf\xe9 \xff\xfe\n");
+    let document = run(dir.path(), &["logs"]);
+    assert!(document.complete);
+    let text = document.body["logs"].as_str().unwrap();
+    assert!(serde_json::to_string(&document.body).unwrap().is_ascii());
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(bytes.as_slice()));
+    let mut found = None;
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        if entry.path().unwrap().to_str() == Some("var-log/12_30_caf_.log") {
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            found = Some(content);
+        }
+    }
+    assert_eq!(found.as_deref(), Some(&b"caf\xe9 \xff\xfe\n"[..]));
+}

@@ -5,21 +5,14 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Items;
-use crate::probe::memory::device_kib;
+use crate::probe::memory::{device_kib, is_main};
 use crate::probe::smbios::{Smbios, dmi, kind};
-
-/// Use of an array of memory: that of the system.
-const SYSTEM_MEMORY: u8 = 3;
 
 pub(super) fn add(items: &mut Items, smbios: &Smbios, physical_mb: Option<u64>) {
     if let Some(mib) = physical_mb {
         items.add("memory", "total", "size", (mib << 20).to_string().into());
     }
-    let arrays: Vec<u16> = smbios
-        .of(kind::MEMORY_ARRAY)
-        .filter(|array| array.byte(5) == SYSTEM_MEMORY)
-        .map(|array| array.handle())
-        .collect();
+    let arrays: Vec<u16> = smbios.of(kind::MEMORY_ARRAY).filter(is_main).map(|array| array.handle()).collect();
     let told = dmi::decode(smbios);
     let blocks = told["memory"]["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
     let mut counts: BTreeMap<usize, usize> = BTreeMap::new();

@@ -1,15 +1,12 @@
 //! Memory (hardware section 2.3): what the kernel has, and what is plugged in according to SMBIOS.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::Memory;
 
 use super::smbios::{Smbios, Structure, kind};
-
-/// Use of an array of memory: that of the system.
-const SYSTEM_MEMORY: u8 = 3;
 
 /// Memory of the machine. Where SMBIOS does not tell what is installed, the kernel's blocks of memory are counted, and
 /// where it has none of these, its total stands in.
@@ -41,12 +38,18 @@ fn block_bytes(folder: &Path) -> Option<u64> {
     each.checked_mul(u64::try_from(blocks).ok()?).filter(|bytes| *bytes > 0)
 }
 
-/// Sum of the memory devices (SMBIOS type 17) of the system's memory, MiB; `None` when it has none with a size. Devices
-/// of other arrays (type 16), such as a flash chip, are not memory.
+/// Whether an array of memory (SMBIOS type 16) holds what programs run in. Others are for video, flash chips, non-volatile
+/// data and caches (DSP0134 section 7.17.2).
+pub(crate) fn is_main(array: &Structure<'_>) -> bool {
+    !matches!(array.byte(5), 4..=7)
+}
+
+/// Sum of the memory devices (SMBIOS type 17) in arrays that are main memory, MiB; `None` when there is none with a size.
 fn installed_mib(smbios: &Smbios) -> Option<u64> {
-    let uses: BTreeMap<u16, u8> = smbios.of(kind::MEMORY_ARRAY).map(|array| (array.handle(), array.byte(5))).collect();
-    let is_memory = |device: &Structure<'_>| uses.get(&device.word(4)).is_none_or(|using| *using == SYSTEM_MEMORY);
-    let kib = smbios.of(kind::MEMORY_DEVICE).filter(is_memory).filter_map(|device| device_kib(&device)).sum::<u64>();
+    let others: BTreeSet<u16> =
+        smbios.of(kind::MEMORY_ARRAY).filter(|array| !is_main(array)).map(|array| array.handle()).collect();
+    let devices = smbios.of(kind::MEMORY_DEVICE).filter(|device| !others.contains(&device.word(4)));
+    let kib = devices.filter_map(|device| device_kib(&device)).sum::<u64>();
     (kib > 0).then_some(kib >> 10)
 }
 
@@ -116,7 +119,7 @@ mod tests {
     fn a_flash_chip_is_no_memory() {
         // The handle of a structure made here is 0x1100 and its type.
         let array = |using: u8| structure(kind::MEMORY_ARRAY, &body(0x17, &[(4, &[3, using])]), &[]);
-        for (using, want) in [(3, Some(1024)), (5, None), (2, None)] {
+        for (using, want) in [(3, Some(1024)), (2, Some(1024)), (5, None), (6, None)] {
             assert_eq!(sum(&[array(using), device(0x1110, 1024, 0)]), want, "use {using}");
             assert!(
                 sum(&[array(using), device(0x1110, 1024, 0), device(0x2000, 2048, 0)]) >= Some(2048),
