@@ -197,12 +197,11 @@ fn every_kind_is_described(listed: &[Value]) -> Result<()> {
         ("RAID-0", json!(null), "-scsi-0:2:0:0", json!("QEMU"), SMALL),
         (TWO_PATHS, json!(null), "pci-0000:00:11.0-scsi-0:0:0:0", json!("QEMU"), SMALL),
         (OLD, json!(null), "-scsi-0:0:1:0", json!("QEMU"), SMALL),
-        (SHARED, json!("nvme"), "", json!(null), SMALL),
+        (SHARED, json!("nvme"), ".0-nvme-1", json!(null), SMALL),
     ] {
         let disk = by_serial(listed, serial)?;
         ensure!(disk["tran"] == tran && disk["vendor"] == vendor && disk["size"] == size, "{serial}");
         ensure!(disk["by_path"].as_str().unwrap_or_default().ends_with(path), "{serial} is not at {path}");
-        ensure!(disk["by_path"].is_null() == path.is_empty(), "{serial}: {}", disk["by_path"]);
         ensure!(disk["hctl"].is_string() == (serial != SHARED), "{serial}: {}", disk["hctl"]);
         ensure!(disk["model"].is_string() && disk["logical_sectors"] == 512, "{serial}");
     }
@@ -246,7 +245,11 @@ fn images_go_over_the_live_path(rig: &Rig<'_>, listed: &[Value]) -> Result<()> {
         ensure!(live["name"] == device, "{hints}: written to {device}");
         file(rig.dir, TWO_PATHS).write(0, &vec![0; usize::try_from(IMAGE_BYTES)?])?;
     }
-    rig.written(&json!({"serial": SHARED}), SHARED)?;
+    for controller in ["12", "13"] {
+        let hints = json!({"by_path": format!("/dev/disk/by-path/pci-0000:00:{controller}.0-nvme-1")});
+        rig.written(&hints, SHARED)?;
+        file(rig.dir, SHARED).write(0, &vec![0; usize::try_from(IMAGE_BYTES)?])?;
+    }
     rig.written(&json!({"wwn": format!("{SAS_WWN:#x}"), "tran": "sas"}), "SAS-20G").map(drop)
 }
 

@@ -90,6 +90,9 @@ fn encode(text: &str) -> String {
 
 /// Names in `by-path`, the one for the inventory first. Empty when the bus does not say where the disk is.
 pub(super) fn by_path(root: &Root, chain: &Chain) -> Vec<String> {
+    if let Some((_, subsystem)) = chain.find(|name| is_numbered(name, "nvme-subsys")) {
+        return shared_nvme(root, chain, subsystem);
+    }
     let Some(device) = device_part(root, chain) else { return Vec::new() };
     let Some(bus) = bus_part(root, chain) else { return Vec::new() };
     let join = |device: String| {
@@ -102,6 +105,18 @@ pub(super) fn by_path(root: &Root, chain: &Chain) -> Vec<String> {
     let old = names.first().filter(|name| chain.is_virtio_blk() && name.starts_with("pci-"));
     names.extend(old.map(|name| format!("virtio-{name}")));
     names
+}
+
+/// Names of a namespace for which several controllers may stand, one for each; udev's is that of the controller with the
+/// namespace's own number.
+fn shared_nvme(root: &Root, chain: &Chain, subsystem: &Path) -> Vec<String> {
+    let Some(nsid) = attr::read_optional(&chain.device().join("nsid")) else { return Vec::new() };
+    let head = chain.device().file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let mut controllers: Vec<String> =
+        attr::list(subsystem).into_iter().filter(|name| is_numbered(name, "nvme")).collect();
+    controllers.sort_by_key(|name| !head.strip_prefix(name.as_str()).is_some_and(|rest| rest.starts_with('n')));
+    let bus = |name: &String| bus_part(root, &Chain::at(root, &subsystem.join(name))?);
+    controllers.iter().filter_map(bus).map(|bus| format!("{bus}-nvme-{nsid}")).collect()
 }
 
 /// The host side, from the outermost in: the platform device, the PCI function, the USB port behind it.
@@ -265,72 +280,76 @@ mod tests {
         by_path(&tree.root(), &Chain::of(&tree.root(), kname).unwrap())
     }
 
+    /// Kernel name, place below `sys/devices`, and names.
+    type Case = (&'static str, &'static str, &'static [&'static str]);
+
+    const CASES: &[Case] = &[
+        ("vda", "pci0000:00/0000:00:03.0/virtio0", &["pci-0000:00:03.0", "virtio-pci-0000:00:03.0"]),
+        ("sda", "pci0000:00/0000:00:05.0/virtio1/host2/target2:0:1/2:0:1:3", &["pci-0000:00:05.0-scsi-0:0:1:3"]),
+        (
+            "sdb",
+            "pci0000:00/0000:00:1f.2/ata3/host3/target3:0:0/3:0:0:0",
+            &["pci-0000:00:1f.2-ata-3", "pci-0000:00:1f.2-ata-3.0"],
+        ),
+        ("sdc", "pci0000:00/0000:00:01.1/ata1/host0/target0:0:1/0:0:1:0", &["pci-0000:00:01.1-ata-1.1"]),
+        ("nvme0n1", "pci0000:00/0000:00:1c.0/0000:01:00.0/nvme/nvme0", &["pci-0000:01:00.0-nvme-1"]),
+        (
+            "sdd",
+            "pci0000:00/0000:00:1d.7/usb1/1-1/1-1.2/1-1.2:1.0/host6/target6:0:0/6:0:0:0",
+            &["pci-0000:00:1d.7-usb-0:1.2:1.0-scsi-0:0:0:0"],
+        ),
+        (
+            "sde",
+            "pci0000:00/0000:00:02.0/0000:03:00.0/host1/port-1:2/end_device-1:2/target1:0:2/1:0:2:0",
+            &["pci-0000:03:00.0-sas-phy2-lun-0"],
+        ),
+        (
+            "sdf",
+            "pci0000:00/0000:00:02.0/0000:03:00.0/host1/port-1:0/expander-1:0/port-1:0:4/end_device-1:0:4/target1:0:9/1:0:9:0",
+            &["pci-0000:03:00.0-sas-exp0x500056b31234abff-phy4-lun-0"],
+        ),
+        (
+            "sdg",
+            "platform/host8/session1/target8:0:0/8:0:0:1",
+            &["ip-192.0.2.9:3260-iscsi-iqn.2026-01.org.example:t-lun-1"],
+        ),
+        // A drive that the system's volume management device has taken into a PCI domain of its own.
+        (
+            "nvme1n1",
+            "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme1",
+            &["pci-0000:00:0e.0-pci-10000:e1:00.0-nvme-2"],
+        ),
+        // Through a switch, and a unit with a number of the flat kind.
+        (
+            "sdh",
+            "pci0000:3a/0000:3a:00.0/0000:3b:00.1/host9/rport-9:0-2/target9:0:1/9:0:1:16640",
+            &["pci-0000:3b:00.1-fc-0x500a0981894b8dc5-lun-0x4100000000000000"],
+        ),
+        // A wide port: several phys lead to the same end device, and none of them names it.
+        (
+            "sdi",
+            "pci0000:00/0000:00:02.0/0000:04:00.0/host4/port-4:1/end_device-4:1/target4:0:0/4:0:0:0",
+            &["pci-0000:04:00.0-sas-0x5000c500a1b2c3d5-lun-0"],
+        ),
+        // The second adapter of one card: its host number depends on what was found first, its place does not.
+        ("sdj", "pci0000:00/0000:00:06.0/host11/target11:2:3/11:2:3:0", &["pci-0000:00:06.0-scsi-1:2:3:0"]),
+        ("sdk", "pci0000:00/0000:00:1f.5/ata9/host12/target12:15:0/12:15:0:0", &["pci-0000:00:1f.5-ata-2.15.0"]),
+        (
+            "sdl",
+            "LNXSYSTM:00/VMBUS:00/a0b1/host13/target13:0:0/13:0:0:1",
+            &["acpi-VMBUS:00-vmbus-f8b3781a1e824818a1c363d806ec15bb-lun-1"],
+        ),
+        // An SD card reader on PCI is no bus that udev names disks by; on the platform bus it is.
+        ("mmcblk0", "pci0000:00/0000:00:1e.6/mmc_host/mmc0/mmc0:aaaa", &[]),
+        ("mmcblk1", "platform/fe340000.mmc/mmc_host/mmc1/mmc1:aaaa", &["platform-fe340000.mmc"]),
+        ("dm-0", "virtual/dm", &[]),
+        ("nvme2n1", "virtual/nvme-subsystem/nvme-subsys2", &[]),
+    ];
+
     #[test]
     fn every_bus_names_its_disks_as_udev_does() {
-        let cases = [
-            ("vda", "pci0000:00/0000:00:03.0/virtio0", vec!["pci-0000:00:03.0", "virtio-pci-0000:00:03.0"]),
-            ("sda", "pci0000:00/0000:00:05.0/virtio1/host2/target2:0:1/2:0:1:3", vec!["pci-0000:00:05.0-scsi-0:0:1:3"]),
-            (
-                "sdb",
-                "pci0000:00/0000:00:1f.2/ata3/host3/target3:0:0/3:0:0:0",
-                vec!["pci-0000:00:1f.2-ata-3", "pci-0000:00:1f.2-ata-3.0"],
-            ),
-            ("sdc", "pci0000:00/0000:00:01.1/ata1/host0/target0:0:1/0:0:1:0", vec!["pci-0000:00:01.1-ata-1.1"]),
-            ("nvme0n1", "pci0000:00/0000:00:1c.0/0000:01:00.0/nvme/nvme0", vec!["pci-0000:01:00.0-nvme-1"]),
-            (
-                "sdd",
-                "pci0000:00/0000:00:1d.7/usb1/1-1/1-1.2/1-1.2:1.0/host6/target6:0:0/6:0:0:0",
-                vec!["pci-0000:00:1d.7-usb-0:1.2:1.0-scsi-0:0:0:0"],
-            ),
-            (
-                "sde",
-                "pci0000:00/0000:00:02.0/0000:03:00.0/host1/port-1:2/end_device-1:2/target1:0:2/1:0:2:0",
-                vec!["pci-0000:03:00.0-sas-phy2-lun-0"],
-            ),
-            (
-                "sdf",
-                "pci0000:00/0000:00:02.0/0000:03:00.0/host1/port-1:0/expander-1:0/port-1:0:4/end_device-1:0:4/target1:0:9/1:0:9:0",
-                vec!["pci-0000:03:00.0-sas-exp0x500056b31234abff-phy4-lun-0"],
-            ),
-            (
-                "sdg",
-                "platform/host8/session1/target8:0:0/8:0:0:1",
-                vec!["ip-192.0.2.9:3260-iscsi-iqn.2026-01.org.example:t-lun-1"],
-            ),
-            // A drive that the system's volume management device has taken into a PCI domain of its own.
-            (
-                "nvme1n1",
-                "pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0/nvme/nvme1",
-                vec!["pci-0000:00:0e.0-pci-10000:e1:00.0-nvme-2"],
-            ),
-            // Through a switch, and a unit with a number of the flat kind.
-            (
-                "sdh",
-                "pci0000:3a/0000:3a:00.0/0000:3b:00.1/host9/rport-9:0-2/target9:0:1/9:0:1:16640",
-                vec!["pci-0000:3b:00.1-fc-0x500a0981894b8dc5-lun-0x4100000000000000"],
-            ),
-            // A wide port: several phys lead to the same end device, and none of them names it.
-            (
-                "sdi",
-                "pci0000:00/0000:00:02.0/0000:04:00.0/host4/port-4:1/end_device-4:1/target4:0:0/4:0:0:0",
-                vec!["pci-0000:04:00.0-sas-0x5000c500a1b2c3d5-lun-0"],
-            ),
-            // The second adapter of one card: its host number depends on what was found first, its place does not.
-            ("sdj", "pci0000:00/0000:00:06.0/host11/target11:2:3/11:2:3:0", vec!["pci-0000:00:06.0-scsi-1:2:3:0"]),
-            ("sdk", "pci0000:00/0000:00:1f.5/ata9/host12/target12:15:0/12:15:0:0", vec!["pci-0000:00:1f.5-ata-2.15.0"]),
-            (
-                "sdl",
-                "LNXSYSTM:00/VMBUS:00/a0b1/host13/target13:0:0/13:0:0:1",
-                vec!["acpi-VMBUS:00-vmbus-f8b3781a1e824818a1c363d806ec15bb-lun-1"],
-            ),
-            // An SD card reader on PCI is no bus that udev names disks by; on the platform bus it is.
-            ("mmcblk0", "pci0000:00/0000:00:1e.6/mmc_host/mmc0/mmc0:aaaa", vec![]),
-            ("mmcblk1", "platform/fe340000.mmc/mmc_host/mmc1/mmc1:aaaa", vec!["platform-fe340000.mmc"]),
-            ("dm-0", "virtual/dm", vec![]),
-            ("nvme2n1", "virtual/nvme-subsystem/nvme-subsys2", vec![]),
-        ];
         let tree = MachineTree::new().unwrap();
-        for (number, (kname, device, _)) in cases.iter().enumerate() {
+        for (number, (kname, device, _)) in CASES.iter().enumerate() {
             tree.disk(kname, device, &format!("8:{number}"), &[]).unwrap();
         }
         tree.file("sys/devices/pci0000:00/0000:00:1f.2/ata3/ata_port/ata3/port_no", "3").unwrap();
@@ -353,9 +372,26 @@ mod tests {
         tree.file("sys/devices/LNXSYSTM:00/VMBUS:00/a0b1/device_id", "{f8b3781a-1e82-4818-a1c3-63d806ec15bb}").unwrap();
         tree.link("sys/devices/LNXSYSTM:00/VMBUS:00/subsystem", "sys/bus/acpi").unwrap();
         tree.link("sys/devices/platform/fe340000.mmc/subsystem", "sys/bus/platform").unwrap();
-        for (kname, device, want) in cases {
-            assert_eq!(names(&tree, kname), want, "{device}");
+        for (kname, device, want) in CASES {
+            assert_eq!(names(&tree, kname), *want, "{device}");
         }
+    }
+
+    #[test]
+    fn a_shared_namespace_has_the_places_of_its_controllers_that_of_its_own_number_first() {
+        let tree = MachineTree::new().unwrap();
+        tree.disk("nvme1n1", "virtual/nvme-subsystem/nvme-subsys1", "259:0", &[("nsid", "3")]).unwrap();
+        assert!(names(&tree, "nvme1n1").is_empty(), "no controller is known");
+        let subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys1";
+        for (name, place) in [
+            ("nvme0", "pci0000:00/0000:00:12.0/nvme/nvme0"),
+            ("nvme1", "pci0000:00/0000:00:13.0/nvme/nvme1"),
+            ("nvme11", "virtual/nvme-fabrics/ctl/nvme11"),
+        ] {
+            tree.file(&format!("sys/devices/{place}/state"), "live").unwrap();
+            tree.link(&format!("{subsystem}/{name}"), &format!("sys/devices/{place}")).unwrap();
+        }
+        assert_eq!(names(&tree, "nvme1n1"), ["pci-0000:00:13.0-nvme-3", "pci-0000:00:12.0-nvme-3"]);
     }
 
     #[test]

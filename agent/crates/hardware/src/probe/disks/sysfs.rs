@@ -13,8 +13,13 @@ pub(super) struct Chain {
 impl Chain {
     /// The chain of a block device, whole disk or partition; `None` when it does not exist (any more).
     pub(super) fn of(root: &Root, kname: &str) -> Option<Self> {
+        Self::at(root, &root.path("sys/class/block").join(kname))
+    }
+
+    /// The chain of a device of another kind, from a link to it.
+    pub(super) fn at(root: &Root, link: &Path) -> Option<Self> {
         let top = std::fs::canonicalize(root.path("sys/devices")).ok()?;
-        let device = std::fs::canonicalize(root.path("sys/class/block").join(kname)).ok()?;
+        let device = std::fs::canonicalize(link).ok()?;
         let dirs: Vec<PathBuf> = device.ancestors().take_while(|dir| *dir != top).map(Path::to_owned).collect();
         dirs.last().is_some_and(|dir| dir.parent() == Some(&top)).then_some(Self { dirs })
     }

@@ -234,6 +234,8 @@ fn nvme_paths_stand_behind_the_head_or_are_put_together_by_the_name_of_the_names
     for (number, name) in ["nvme0c0n1", "nvme0c1n1"].iter().enumerate() {
         let device = format!("pci0000:00/0000:00:0{}.0/nvme/nvme{number}", number + 3);
         tree.disk(name, &device, &format!("259:{}", number + 1), &[("size", "8"), ("hidden", "1")]).unwrap();
+        let link = format!("sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme{number}");
+        tree.link(&link, &format!("sys/devices/{device}")).unwrap();
     }
     // Without it: a node for each.
     for number in 5..7 {
@@ -244,7 +246,9 @@ fn nvme_paths_stand_behind_the_head_or_are_put_together_by_the_name_of_the_names
     let found = disks(&tree.root()).unwrap();
     let names: Vec<&str> = found.iter().map(|disk| disk.kname.as_str()).collect();
     assert_eq!(names, ["nvme0n1", "nvme5n1"]);
-    assert_eq!((found[0].info.by_path.as_deref(), found[0].info.serial.as_deref()), (None, Some("S1")));
+    let places = ["pci-0000:00:03.0-nvme-1", "pci-0000:00:04.0-nvme-1"];
+    assert_eq!(found[0].by_paths, places.map(|place| format!("/dev/disk/by-path/{place}")));
+    assert_eq!(found[0].info.serial.as_deref(), Some("S1"));
     assert_eq!(found[0].info.tran.as_deref(), Some("nvme"));
 }
 
