@@ -48,17 +48,26 @@ struct Card {
     /// Its number among the ports of the function.
     port: u64,
     is_virtio: bool,
+    /// Its number among the virtual functions of a card, by whose place it then goes.
+    virtual_function: Option<String>,
 }
 
 impl Card {
     /// `None` for devices on other buses.
     fn of(interface: &Path) -> Option<Self> {
         let device = interface.join("device").canonicalize().ok()?;
+        let physical = device.join("physfn").canonicalize().ok();
+        let virtual_function = physical.as_ref().and_then(|card| {
+            let is_this = |name: &String| card.join(name).canonicalize().is_ok_and(|found| found == device);
+            let name = attr::list(card).into_iter().find(is_this)?;
+            name.strip_prefix("virtfn").map(str::to_owned)
+        });
+        let device = physical.unwrap_or(device);
         let mut names = device.iter().rev().filter_map(|name| name.to_str()).peekable();
         let is_virtio = names.next_if(|name| name.starts_with("virtio")).is_some();
         let chain: Vec<Address> = names.map_while(Address::parse).collect();
         let port = attr::read_u64(&interface.join("dev_port")).unwrap_or(0);
-        (!chain.is_empty()).then_some(Self { chain, port, is_virtio })
+        (!chain.is_empty()).then_some(Self { chain, port, is_virtio, virtual_function })
     }
 
     fn place(&self) -> Option<(Address, u64)> {
@@ -110,6 +119,10 @@ impl Namer {
             None if card.port > 0 => format!("d{}", card.port),
             None => String::new(),
         };
+        let port = match &card.virtual_function {
+            Some(number) => format!("{port}v{number}"),
+            None => port,
+        };
         let Address { bus, device, .. } = address;
         let siblings = || {
             self.cards.iter().filter_map(Card::place).any(|(other, _)| other != address && other.same_place(address))
@@ -117,7 +130,11 @@ impl Namer {
         let function =
             if address.function > 0 || siblings() { format!("f{}", address.function) } else { String::new() };
         // A virtio device has its PCI function above it.
-        let up = if card.is_virtio { "device/.." } else { "device" };
+        let up = match card {
+            Card { is_virtio: true, .. } => "device/..",
+            Card { virtual_function: Some(_), .. } => "device/physfn",
+            _ => "device",
+        };
         let number = |name: &str| attr::read_u64(&interface.join(up).join(name)).ok();
         let onboard =
             number("acpi_index").or_else(|| number("index")).filter(|number| (1..=MAX_ONBOARD).contains(number));
@@ -127,7 +144,8 @@ impl Namer {
             slot: slot.map(|number| format!("{prefix}{domain}s{number}{function}{port}")),
             path: Some(format!("{prefix}{domain}p{bus}s{device}{function}{port}")),
         };
-        (names, self.biosdevname(&card, onboard).filter(|_| !is_infiniband && !card.is_virtio))
+        let is_plain = !is_infiniband && !card.is_virtio && card.virtual_function.is_none();
+        (names, self.biosdevname(&card, onboard).filter(|_| is_plain))
     }
 
     /// `em1` for the first onboard device, `p3p2` for the second port in slot 3.
@@ -139,7 +157,8 @@ impl Namer {
             return Some(format!("em{number}"));
         }
         let slot = self.slot(card)?;
-        let before = self.cards.iter().filter(|other| other.place() < card.place() && self.slot(other) == Some(slot));
+        let real = self.cards.iter().filter(|other| other.virtual_function.is_none());
+        let before = real.filter(|other| other.place() < card.place() && self.slot(other) == Some(slot));
         Some(format!("p{slot}p{}", before.count() + 1))
     }
 
@@ -286,6 +305,20 @@ mod tests {
         // The same card for InfiniBand.
         tree.file("sys/class/net/b/type", "32").unwrap();
         assert_eq!(named(&tree, cards, "b"), some(["", "", "ibp5s0np1", ""]));
+    }
+
+    #[test]
+    fn virtual_functions_are_named_by_their_card() {
+        let slot = "pci0000:3a/0000:3a:00.0";
+        let devices = ["0000:3b:00.0", "0000:3b:00.1", "0000:3b:02.1"].map(|address| format!("{slot}/{address}"));
+        let cards = &[("pf0", devices[0].as_str()), ("pf1", &devices[1]), ("vf", &devices[2])];
+        let tree = machine(cards, true);
+        tree.link(&format!("sys/devices/{}/physfn", devices[2]), &format!("sys/devices/{}", devices[0])).unwrap();
+        tree.link(&format!("sys/devices/{}/virtfn5", devices[0]), &format!("sys/devices/{}", devices[2])).unwrap();
+        tree.file("sys/bus/pci/slots/2/address", "0000:3b:00").unwrap();
+        assert_eq!(named(&tree, cards, "pf0"), some(["", "ens2f0", "enp59s0f0", "p2p1"]));
+        assert_eq!(named(&tree, cards, "pf1"), some(["", "ens2f1", "enp59s0f1", "p2p2"]));
+        assert_eq!(named(&tree, cards, "vf"), some(["", "ens2f0v5", "enp59s0f0v5", ""]));
     }
 
     #[test]
