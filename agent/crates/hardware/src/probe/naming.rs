@@ -6,8 +6,12 @@ use std::path::Path;
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::PredictableNames;
 
+use super::smbios::{Smbios, Structure};
+
 /// Firmware numbers beyond this are mistakes to udev.
 const MAX_ONBOARD: u64 = (1 << 14) - 1;
+/// Type of a structure of SMBIOS.
+const SYSTEM_SLOT: u8 = 9;
 /// `ARPHRD_INFINIBAND`.
 const INFINIBAND: u64 = 32;
 
@@ -101,7 +105,7 @@ impl Namer {
         let class = root.path("sys/class/net");
         Self {
             hotplug: hotplug.collect(),
-            slots: slots(&std::fs::read(root.path("sys/firmware/dmi/tables/DMI")).unwrap_or_default()),
+            slots: Smbios::read(root).as_ref().map(slots).unwrap_or_default(),
             cards: interfaces.iter().filter_map(|name| Card::of(&class.join(name))).collect(),
             is_real_pc: flags.is_some_and(|flags| !flags.split(' ').any(|flag| flag == "hypervisor")),
         }
@@ -172,26 +176,15 @@ impl Namer {
     }
 }
 
-/// System slots of a table of SMBIOS (type 9, SMBIOS 3.7 section 7.10) with a number and a place. Damaged structures end
-/// the reading.
-fn slots(mut table: &[u8]) -> Vec<(Address, u32)> {
-    const SYSTEM_SLOT: u8 = 9;
-    let mut found = Vec::new();
-    while let Some([kind, length]) = table.first_chunk::<2>().copied() {
-        let Some((body, strings)) = table.split_at_checked(usize::from(length.max(4))) else { break };
-        if let (SYSTEM_SLOT, Some([id_low, id_high, _, _, domain_low, domain_high, bus, place])) =
-            (kind, body.get(9..).and_then(|rest| rest.first_chunk::<8>()).copied())
-        {
-            let (id, domain) = (u16::from_le_bytes([id_low, id_high]), u16::from_le_bytes([domain_low, domain_high]));
-            let address = Address { domain: domain.into(), bus, device: place >> 3, function: place & 7 };
-            if id > 0 && domain != u16::MAX && (bus, place) != (0xff, 0xff) {
-                found.push((address, id.into()));
-            }
-        }
-        let Some(end) = strings.windows(2).position(|pair| pair == [0, 0]) else { break };
-        table = strings.get(end + 2..).unwrap_or_default();
-    }
-    found
+/// System slots (type 9, DSP0134 section 7.10) with a number and a place.
+fn slots(smbios: &Smbios) -> Vec<(Address, u32)> {
+    let of_slot = |slot: Structure<'_>| {
+        let [id_low, id_high, _, _, domain_low, domain_high, bus, place] = *slot.bytes(9).first_chunk()?;
+        let (id, domain) = (u16::from_le_bytes([id_low, id_high]), u16::from_le_bytes([domain_low, domain_high]));
+        let address = Address { domain: domain.into(), bus, device: place >> 3, function: place & 7 };
+        (id > 0 && domain != u16::MAX && (bus, place) != (0xff, 0xff)).then_some((address, id.into()))
+    };
+    smbios.of(SYSTEM_SLOT).filter_map(of_slot).collect()
 }
 
 #[cfg(test)]
@@ -335,26 +328,27 @@ mod tests {
     }
 
     #[test]
-    fn damaged_tables_end_the_reading() {
-        let good = slot(3, 0, 0x3a, 0);
+    fn slots_without_a_place_are_none() {
         let address = Address { domain: 0, bus: 0x3a, device: 0, function: 0 };
-        let cases: [(Vec<u8>, usize); 5] = [
-            (good.clone(), 1),
-            ([&good[..], &[9, 0x11, 0, 0]].concat(), 1),
-            ([&[1, 4, 0, 0, 0, 0][..], &good].concat(), 1),
+        let good = slot(3, 0, 0x3a, 0);
+        for (what, other) in [
+            ("nothing", vec![]),
+            ("no number", slot(0, 0, 0x3a, 0)),
+            ("no place", slot(4, 0, 0xff, 0xff)),
+            ("no domain", slot(4, 0xffff, 0x3a, 0)),
             // A structure of SMBIOS 2.4 does not say where its slot is.
-            ([&[9, 0x0d, 0, 0, 1, 5, 8, 4, 4, 7, 0, 0, 0, 0, 0][..], &good].concat(), 1),
-            (vec![9, 0], 0),
-        ];
-        for (table, want) in cases {
-            assert_eq!(slots(&table), vec![(address, 3); want], "{table:?}");
+            ("old", vec![9, 0x0d, 0, 0, 1, 5, 8, 4, 4, 7, 0, 0, 0, 0, 0]),
+        ] {
+            let smbios = Smbios::new([&other[..], &good].concat(), &[]);
+            assert_eq!(slots(&smbios), [(address, 3)], "{what}");
         }
     }
 
     proptest! {
         #[test]
         fn any_table_is_read(table in proptest::collection::vec(any::<u8>(), 0..400)) {
-            prop_assert!(slots(&table).len() <= table.len() / 17);
+            let count = table.len() / 17;
+            prop_assert!(slots(&Smbios::new(table, &[])).len() <= count);
         }
 
         #[test]
