@@ -100,7 +100,7 @@ fn each_second(number: u64, time: Duration) -> u64 {
     number.saturating_mul(1000) / millis
 }
 
-/// How often the primes up to [`PRIMES_UP_TO`] are counted in a second: `loops_per_sec`.
+/// How often the primes up to 15,000 are counted in a second: `loops_per_sec`.
 pub fn cpu(items: &mut Items, root: &Root, times: &Times) {
     let (first, online) = processors(root);
     let info = attr::read_trimmed(&root.path("proc/cpuinfo")).unwrap_or_default();
