@@ -153,7 +153,7 @@ pub fn addresses(root: &Root) -> BmcAddresses {
         .and_then(|mut device| ask(&mut |netfn, cmd, data| device.request(netfn, cmd, data), &mut found));
     if let Err(error) = asked {
         let reason = ferric_types::error::chain(&error);
-        tracing::warn!(reason, ?found, "the BMC has not told all of its addresses");
+        tracing::warn!(reason, "the BMC has not told all of its addresses");
     }
     found
 }
