@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use ferric_sys::block_dev::BlockDevError;
-use ferric_types::ErrorClass;
+use ferric_types::{CommandError, ErrorClass};
 
 use super::checksum::ChecksumError;
 use super::compressed::UnpackFileError;
@@ -124,6 +124,19 @@ pub enum ImageError {
         /// What there is.
         device_bytes: u64,
     },
+    /// An image of a whole disk was to go into a partition.
+    #[error(
+        "the image has a partition table of its own, so it is one of a whole disk, but it was to be written into the \
+         partition {}; deploy it as a whole-disk image (in Ironic: no kernel and ramdisk with the image, or image_type \
+         whole-disk)", device.display()
+    )]
+    NestedTable {
+        /// Partition.
+        device: PathBuf,
+    },
+    /// The partition could not be made.
+    #[error(transparent)]
+    Place(CommandError),
     /// The disk is write-protected.
     #[error("{} is read-only", device.display())]
     ReadOnly {
@@ -161,6 +174,8 @@ impl ImageError {
             Self::NoChecksum(error) => error.class(),
             Self::Checksum { .. } => ErrorClass::ImageChecksum,
             Self::Format(error) => error.class(),
+            Self::Place(error) => error.class,
+            Self::NestedTable { .. } => ErrorClass::InvalidImage,
             Self::Compressed(_) | Self::Broken(_) | Self::NotSequential { .. } | Self::Scattered { .. } => {
                 ErrorClass::InvalidImage
             }
@@ -173,6 +188,7 @@ impl ImageError {
     /// Whether the whole download may be tried again: it or its checksum failed, and not for good.
     pub const fn is_worth_another_try(&self) -> bool {
         match self {
+            Self::Place(_) => false,
             // Another download of the same list or credentials changes nothing; a time limit is over for good.
             Self::NoChecksum(ChecksumError::List { .. })
             | Self::Download { source: SourceError::TimedOut { .. }, .. } => false,

@@ -247,7 +247,7 @@ fn detect(prefix: &[u8], deep: bool) -> Result<Format, FormatError> {
 }
 
 /// A FAT boot sector carries the signature of an MBR too; it begins with a jump and has 1 or 2 FATs and a media byte.
-fn is_fat(prefix: &[u8]) -> bool {
+pub(super) fn is_fat(prefix: &[u8]) -> bool {
     let byte = |offset: usize| prefix.get(offset).copied().unwrap_or_default();
     matches!(byte(0), 0xeb | 0xe9) && matches!(byte(0x10), 1 | 2) && byte(0x15) >= 0xf0
 }

@@ -28,6 +28,7 @@ pub mod deploy;
 mod download;
 pub mod error;
 pub mod format;
+pub mod place;
 pub mod qcow2;
 mod sink;
 pub mod source;
@@ -38,8 +39,9 @@ mod unpack;
 pub mod write;
 
 pub use compressed::{FileCompression, UnpackFileError};
-pub use deploy::{ImageOptions, RetryPolicy, ServerAuth, deploy_image};
+pub use deploy::{ImageOptions, RetryPolicy, ServerAuth, deploy_image, deploy_to};
 pub use error::ImageError;
 pub use format::Format;
+pub use place::Place;
 pub use unpack::{Compression, UnpackError};
 pub use write::{ImageSpec, WriteReport, write_image};

@@ -341,6 +341,7 @@ fn broken(offset: u64, source: super::unpack::UnpackError) -> ImageError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::place::Place;
     use ferric_sys::testing::disk::TestDisk;
 
     const RAW: Clusters = Clusters { compression: Compression::Deflate, bytes: 65536 };
@@ -353,7 +354,7 @@ mod tests {
     fn bytes_in_any_order_and_of_any_length_arrive() {
         let disk = TestDisk::used(16 << 20).unwrap();
         let dev = disk.open().unwrap();
-        let target = Target::new(&dev).unwrap();
+        let target = Target::new(&dev, Place::Disk).unwrap();
         let mut want = vec![0xa5; 16 << 20];
         run(&target, RAW, |sink| {
             for (index, (offset, len)) in
@@ -388,7 +389,7 @@ mod tests {
     fn a_disk_that_fails_stops_the_work_and_is_named() {
         let disk = TestDisk::used(8 << 20).unwrap();
         let dev = disk.open().unwrap();
-        let target = Target::new(&dev).unwrap();
+        let target = Target::new(&dev, Place::Disk).unwrap();
         let mut steps = 0;
         let error = run(&target, RAW, |sink| {
             for step in 0..1000 {
@@ -407,7 +408,7 @@ mod tests {
     fn a_broken_cluster_is_reported_with_its_place() {
         let disk = TestDisk::used(8 << 20).unwrap();
         let dev = disk.open().unwrap();
-        let target = Target::new(&dev).unwrap();
+        let target = Target::new(&dev, Place::Disk).unwrap();
         let error = run(&target, RAW, |sink| sink.unpack(2 << 20, 65536, &[0xff; 512])).unwrap_err();
         let text = ferric_types::error::chain(&error);
         assert!(error.is_content() && text.contains("2097152"), "{text}");
@@ -417,7 +418,7 @@ mod tests {
     fn nothing_is_touched_before_the_first_byte() {
         let disk = TestDisk::used(4 << 20).unwrap();
         let dev = disk.open().unwrap();
-        let target = Target::new(&dev).unwrap();
+        let target = Target::new(&dev, Place::Disk).unwrap();
         run(&target, RAW, |_| Ok(())).unwrap();
         assert!(disk.bytes(0, 4 << 20).unwrap().iter().all(|byte| *byte == 0xa5));
     }

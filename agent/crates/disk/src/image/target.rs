@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use ferric_sys::block_dev::{BlockDev, BlockDevError, DirectIo};
 
 use super::error::ImageError;
+use super::place::Place;
 
 /// How much of the beginning is held back.
 pub(super) const HEAD_BYTES: u64 = 1 << 20;
@@ -46,6 +47,7 @@ impl Held {
 #[derive(Debug)]
 pub(super) struct Target<'a> {
     dev: &'a BlockDev,
+    place: Place<'a>,
     direct: DirectIo<'a>,
     zeroes_efficiently: bool,
     head_end: u64,
@@ -58,7 +60,7 @@ pub(super) struct Target<'a> {
 
 impl<'a> Target<'a> {
     /// Looks at the disk; nothing is written yet.
-    pub(super) fn new(dev: &'a BlockDev) -> Result<Self, ImageError> {
+    pub(super) fn new(dev: &'a BlockDev, place: Place<'a>) -> Result<Self, ImageError> {
         let device_error = |source| ImageError::Device { device: dev.path().to_owned(), source };
         if dev.is_read_only().map_err(device_error)? {
             return Err(ImageError::ReadOnly { device: dev.path().to_owned() });
@@ -71,6 +73,7 @@ impl<'a> Target<'a> {
         };
         Ok(Self {
             dev,
+            place,
             direct: dev.direct().map_err(device_error)?,
             zeroes_efficiently: dev.zeroes_efficiently(),
             head_end,
@@ -86,13 +89,33 @@ impl<'a> Target<'a> {
         self.dev
     }
 
+    /// Whether this is not a whole disk.
+    pub(super) const fn is_partition(&self) -> bool {
+        matches!(self.place, Place::Partition(_))
+    }
+
+    /// Refuses an image with these first bytes where it has no business.
+    pub(super) fn check_head(&self, head: &[u8]) -> Result<(), ImageError> {
+        if self.place.is_wrong_for(head) {
+            return Err(ImageError::NestedTable { device: self.dev.path().to_owned() });
+        }
+        Ok(())
+    }
+
     /// Bytes written and bytes zeroed so far.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.written_bytes.load(Ordering::Relaxed), self.zeroed_bytes.load(Ordering::Relaxed))
     }
 
-    /// Zeroes both ends of the disk. From here on it has no partition table.
+    /// Makes the place for the image and zeroes both ends of it. From here on a disk has no partition table.
     pub(super) fn begin(&self) -> Result<(), ImageError> {
+        if let Place::Partition(make) = self.place {
+            make().map_err(ImageError::Place)?;
+        }
+        self.clear()
+    }
+
+    fn clear(&self) -> Result<(), ImageError> {
         let size = self.dev.size_bytes();
         self.device(|dev| dev.zero_range(0, self.head_end))?;
         let wipe_from = size.saturating_sub(WIPE_BYTES).max(self.head_end);
@@ -153,10 +176,10 @@ impl<'a> Target<'a> {
     /// When it fails the head is zeroed again.
     pub(super) fn finish(&self) -> Result<(), ImageError> {
         let (head, tail) = (lock(&self.head), lock(&self.tail));
-        let written = self.write_ends(&head, &tail);
+        let written = self.check_head(&head.bytes).and_then(|()| self.write_ends(&head, &tail));
         if written.is_err() {
             // The first error is the one to report; if the disk is gone there is nothing to zero.
-            let _cleared = self.begin();
+            let _cleared = self.clear();
         }
         written
     }
@@ -223,7 +246,7 @@ mod tests {
     fn both_ends_stay_zero_until_the_end() {
         let disk = TestDisk::used(8 * MIB).unwrap();
         let dev = disk.open().unwrap();
-        let target = Target::new(&dev).unwrap();
+        let target = Target::new(&dev, Place::Disk).unwrap();
         assert_eq!(disk.bytes(0, 4).unwrap(), [OLD_DATA; 4]);
         target.begin().unwrap();
         // One write over everything, and one that crosses the border of the head.
@@ -244,7 +267,7 @@ mod tests {
     fn an_untouched_end_is_wiped_and_stays_so() {
         let disk = TestDisk::used(8 * MIB).unwrap();
         let dev = disk.open().unwrap();
-        let target = Target::new(&dev).unwrap();
+        let target = Target::new(&dev, Place::Disk).unwrap();
         target.begin().unwrap();
         target.write(0, &vec![1; 2 << 20]).unwrap();
         target.zero(2 * MIB, MIB, |_| ()).unwrap();
@@ -261,7 +284,7 @@ mod tests {
         for size in [4096, MIB, MIB + 4096] {
             let disk = TestDisk::used(size).unwrap();
             let dev = disk.open().unwrap();
-            let target = Target::new(&dev).unwrap();
+            let target = Target::new(&dev, Place::Disk).unwrap();
             target.begin().unwrap();
             let len = usize::try_from(size).unwrap();
             assert!(is_zero(&disk.bytes(0, len).unwrap()), "{size}");

@@ -11,8 +11,9 @@ use ferric_types::{ErrorClass, ImageInfo, Progress, Secret};
 use super::checksum;
 use super::error::ImageError;
 use super::format::Format;
+use super::place::Place;
 use super::source::{Fetch, FetchRequest, ImageSource, redacted};
-use super::write::{ImageSpec, WriteReport, write_image};
+use super::write::{ImageSpec, WriteReport, write_to};
 
 /// How often a whole download is tried.
 ///
@@ -73,6 +74,21 @@ pub fn deploy_image(
     options: &ImageOptions,
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
+    deploy_to(info, fetch, device, Place::Disk, options, progress)
+}
+
+/// [`deploy_image`] into any place.
+///
+/// # Errors
+/// As for [`deploy_image`]; [`ImageError::NestedTable`], [`ImageError::Place`].
+pub fn deploy_to(
+    info: &ImageInfo,
+    fetch: &dyn Fetch,
+    device: &BlockDev,
+    place: Place<'_>,
+    options: &ImageOptions,
+    progress: &Progress,
+) -> Result<WriteReport, ImageError> {
     let mut requests = requests(info, &options.auth)?;
     for request in &mut requests {
         request.progress = progress.clone();
@@ -81,7 +97,7 @@ pub fn deploy_image(
     let (mut tries, mut connections) = (1, 0_u32);
     loop {
         progress.phase(opening(tries, of), None);
-        let error = match attempt(info, &requests, fetch, device, options, progress) {
+        let error = match attempt(info, &requests, fetch, (device, place), options, progress) {
             Err(error) if error.is_worth_another_try() => error,
             result => return result,
         };
@@ -113,7 +129,7 @@ fn attempt(
     info: &ImageInfo,
     requests: &[FetchRequest],
     fetch: &dyn Fetch,
-    device: &BlockDev,
+    (device, place): (&BlockDev, Place<'_>),
     options: &ImageOptions,
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
@@ -128,7 +144,7 @@ fn attempt(
         unpack_bytes: options.unpack_bytes,
     };
     let mut source = open_first(info.id(), requests, fetch)?;
-    write_image(source.as_mut(), &spec, device, progress)
+    write_to(source.as_mut(), &spec, device, place, progress)
 }
 
 /// The first URL that answers; one that refuses for good ends the search.

@@ -21,12 +21,15 @@ use crate::image::error::ImageError;
 use crate::image::format::FormatError;
 use crate::image::sink::Sink;
 use crate::image::source::{ImageSource, SourceError};
+use crate::image::unpack::Unpacker;
 
 /// How much of the L1 table is read at a time.
 const L1_STEP_BYTES: u64 = 64 << 10;
 /// L2 tables with no more than this between them are read together, up to so much at a time.
 const NEAR_BYTES: u64 = 64 << 10;
 const READ_BYTES: u64 = 1 << 20;
+/// How much of a disk shows whether it has a partition table.
+const FIRST_BYTES: u64 = 4096;
 
 /// An image and what is needed to read it.
 pub(in crate::image) struct Ranged<'a> {
@@ -78,6 +81,36 @@ pub(in crate::image) fn write_ranged(
 }
 
 impl Ranged<'_> {
+    /// The first bytes of the disk in the image, empty where it has none: for who must know them before anything is
+    /// written. Only what is in one cluster is given.
+    pub(in crate::image) fn first_bytes(&self, source: &mut dyn ImageSource) -> Result<Vec<u8>, ImageError> {
+        let mut read = |what, offset, len: u64| {
+            self.check_inside(what, offset, len).map_err(invalid)?;
+            let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+            source.read_exact_at(offset, &mut bytes).map_err(|source| self.download_error(source))?;
+            Ok::<_, ImageError>(bytes)
+        };
+        let header = self.header;
+        let entry = |bytes: &[u8]| entries(bytes).next().unwrap_or_default();
+        let l1 = entry(&read("the L1 table", header.l1_offset, 8)?);
+        let Some(l2) = l1_entry(l1, header).map_err(invalid)? else { return Ok(Vec::new()) };
+        let l2 = entry(&read("an L2 table", l2, 8)?);
+        match Entry::parse(l2, header).map_err(invalid)? {
+            Entry::Nothing => Ok(Vec::new()),
+            Entry::Data { host } => read("a cluster", host, header.cluster_bytes().min(FIRST_BYTES)),
+            Entry::Packed { host, len } => {
+                // The length reaches to the end of a sector, which a file need not have.
+                let packed = read("a cluster", host, u64::from(len).min(self.file_bytes.saturating_sub(host)))?;
+                let mut cluster = vec![0; usize::try_from(header.cluster_bytes()).unwrap_or_default()];
+                let broken = |source| ImageError::Broken(Qcow2Error::Cluster { offset: 0, source });
+                Unpacker::new(header.compression)
+                    .and_then(|mut unpacker| unpacker.unpack(&packed, &mut cluster))
+                    .map_err(broken)?;
+                Ok(cluster)
+            }
+        }
+    }
+
     fn download_error(&self, source: SourceError) -> ImageError {
         ImageError::Download { id: self.id.to_owned(), source }
     }

@@ -10,6 +10,7 @@ use super::compressed::{FileCompression, TAIL_BYTES, Unpacked, least_bytes};
 use super::download::{Tally, pump};
 use super::error::ImageError;
 use super::format::{Format, FormatError, PROBE_BYTES, Reader, check_content, choose};
+use super::place::Place;
 use super::qcow2::{Header, MAX_EXTENTS, Ranged, write_ranged, write_streamed};
 use super::sink::{self, Clusters, Sink};
 use super::source::{ImageSource, SourceError};
@@ -68,19 +69,32 @@ pub fn write_image(
     device: &BlockDev,
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
-    write_within(source, spec, device, progress, MAX_EXTENTS)
+    write_to(source, spec, device, Place::Disk, progress)
 }
 
-/// [`write_image`] with a limit to the extents of a qcow2 file that are kept in memory.
-fn write_within(
+/// [`write_image`] into any place.
+///
+/// # Errors
+/// As for [`write_image`].
+pub(super) fn write_to(
     source: &mut dyn ImageSource,
     spec: &ImageSpec,
     device: &BlockDev,
+    place: Place<'_>,
+    progress: &Progress,
+) -> Result<WriteReport, ImageError> {
+    write_target(source, spec, &Target::new(device, place)?, progress, MAX_EXTENTS)
+}
+
+/// [`write_to`] with a limit to the extents of a qcow2 file that are kept in memory.
+fn write_target(
+    source: &mut dyn ImageSource,
+    spec: &ImageSpec,
+    target: &Target<'_>,
     progress: &Progress,
     max_extents: usize,
 ) -> Result<WriteReport, ImageError> {
-    let target = Target::new(device)?;
-    let attempt = Attempt { spec, target: &target, progress, max_extents };
+    let attempt = Attempt { spec, target, progress, max_extents };
     let mut tally = Tally { hasher: spec.checksum.algorithm.hasher(), bytes: 0 };
     let size_bytes = source.size_bytes();
     let outcome = match size_bytes {
@@ -139,6 +153,7 @@ impl Attempt<'_> {
         let virtual_bytes = match reader {
             Reader::Raw => {
                 self.check_size(file_bytes)?;
+                self.target.check_head(&prefix)?;
                 drop(prefix);
                 self.progress.phase("write", Some(file_bytes));
                 let stream = source.stream(0).map_err(|source| self.download_error(source))?;
@@ -165,6 +180,9 @@ impl Attempt<'_> {
                     file_bytes,
                     max_extents: self.max_extents,
                 };
+                if self.target.is_partition() {
+                    self.target.check_head(&image.first_bytes(source)?)?;
+                }
                 sink::run(self.target, clusters(&header), |sink| {
                     write_ranged(&image, source, tally, self.progress, sink)?;
                     self.pad(header.virtual_bytes, sink)
@@ -187,6 +205,7 @@ impl Attempt<'_> {
             let virtual_bytes = match reader {
                 Reader::Raw => {
                     self.check_size(size_bytes.unwrap_or_default())?;
+                    self.target.check_head(prefix)?;
                     self.raw(chunks)?
                 }
                 Reader::Compressed(compression) => {
@@ -238,6 +257,7 @@ impl Attempt<'_> {
         let believed = spec.is_declared_raw();
         let format =
             check_content(compression, content.first(), believed, &spec.permitted_formats, spec.deep_inspection)?;
+        self.target.check_head(content.first())?;
         let virtual_bytes = self.raw(&mut content)?;
         Ok(Content { format, virtual_bytes })
     }
@@ -305,9 +325,23 @@ fn clusters(header: &Header) -> Clusters {
     Clusters { compression: header.compression, bytes }
 }
 
+/// [`write_image`] with a limit to the extents of a qcow2 file that are kept in memory.
+#[cfg(test)]
+fn write_within(
+    source: &mut dyn ImageSource,
+    spec: &ImageSpec,
+    device: &BlockDev,
+    progress: &Progress,
+    max_extents: usize,
+) -> Result<WriteReport, ImageError> {
+    write_target(source, spec, &Target::new(device, Place::Disk)?, progress, max_extents)
+}
+
 #[cfg(test)]
 mod hostile;
 #[cfg(test)]
 mod packed_tests;
+#[cfg(test)]
+mod place_tests;
 #[cfg(test)]
 mod tests;
