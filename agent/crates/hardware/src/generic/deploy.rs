@@ -15,6 +15,7 @@ use ferric_types::error::{CommandError, ErrorClass, chain};
 use ferric_types::{ImageInfo, Node};
 use serde_json::{Value, json};
 
+use super::partition::{self, Sizes};
 use crate::context::StepContext;
 use crate::probe::disks::Disk;
 use crate::probe::{memory, system};
@@ -22,7 +23,7 @@ use crate::root_device;
 use crate::settings::Settings;
 
 /// Pause between two tries to get the disk for oneself.
-const BUSY_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is zeroed when a deployment fails after the image was written: boot code and partition table.
 const HEAD_BYTES: u64 = 1 << 20;
@@ -41,18 +42,17 @@ pub fn prepare_image(
     configdrive: Option<&Value>,
 ) -> Result<String, CommandError> {
     let info = ImageInfo::parse(image_info, context.settings.md5_enabled)?;
-    if info.is_partition_image() {
-        return Err(CommandError::new(
-            ErrorClass::Deployment,
-            format!("image {} is an image of one partition; this agent writes whole-disk images only", info.id()),
-        ));
-    }
+    let sizes = info.is_partition_image().then(|| Sizes::parse(image_info)).transpose()?;
     let options = image_options(context.settings, &context.machine.root)?;
     let node = hinted_node(context);
     let node = node.as_ref().unwrap_or(context.node);
     let disk = root_device::select(context.registry, context.machine, context.settings, node)?;
     let given = [configdrive, image_info.get("configdrive")].into_iter().flatten().find(|drive| !is_nothing(drive));
     let payload = payload(context, given, node)?;
+    if let Some(sizes) = sizes {
+        let target = partition::Target { disk: &disk, node, payload: payload.as_ref() };
+        return partition::write(context, &info, &sizes, &options, &target);
+    }
     let path = context.machine.root.path(&disk.info.name);
     let dev = wipe::open_exclusive(&path, BUSY_PAUSE).map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, "writing the image");
@@ -120,7 +120,7 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-fn failed(class: ErrorClass, error: &dyn std::error::Error) -> CommandError {
+pub(super) fn failed(class: ErrorClass, error: &dyn std::error::Error) -> CommandError {
     CommandError::from_chain(class, error)
 }
 
@@ -243,10 +243,10 @@ pub fn install_bootloader(context: &StepContext<'_>, request: &BootLoaderRequest
     let root = &context.machine.root;
     let is_uefi = system::is_uefi(root);
     if is_uefi {
-        match boot_entries(&root.path(&disk.info.name), EfiVars::of(root).as_ref()) {
+        match boot_by_uefi(context, &root.path(&disk.info.name), request.root_uuid.as_deref()) {
             Ok(true) => return Ok(()),
             Ok(false) => {}
-            Err(error) => forgive(error)?,
+            Err(error) => return forgive(error),
         }
     } else if request.target_boot_mode == "uefi" {
         tracing::warn!("the instance is to boot by UEFI, but this machine was started by BIOS: no boot entry is made");
@@ -273,6 +273,22 @@ fn no_boot_loader(disk: &Disk, is_uefi: bool, settings: &Settings) -> String {
         );
     }
     NO_GRUB.to_owned()
+}
+
+/// Writes boot entries; for an image of one file system after its loader was copied to the EFI system partition. `false`
+/// when there is nothing to boot.
+fn boot_by_uefi(context: &StepContext<'_>, path: &Path, root_uuid: Option<&str>) -> Result<bool, CommandError> {
+    let vars = EfiVars::of(&context.machine.root);
+    let Some(root_uuid) = root_uuid.filter(|uuid| !uuid.is_empty()) else { return boot_entries(path, vars.as_ref()) };
+    if boot_entries(path, vars.as_ref())? {
+        return Ok(true);
+    }
+    if !partition::copy_boot_loader(context, path, root_uuid)? {
+        return Ok(false);
+    }
+    context.progress.phase("boot entries", None);
+    // Without variables the firmware finds what is in the place for removable media.
+    Ok(boot_entries(path, vars.as_ref())? || vars.is_none())
 }
 
 /// Writes boot entries; `false` when the disk has no known loader, or the firmware's variables are out of reach.

@@ -12,6 +12,7 @@ use crate::probe::{bmc, cpu, disks, memory, nics, system};
 pub mod deploy;
 mod erase;
 mod metadata;
+mod partition;
 mod pstore;
 mod steps;
 mod targets;

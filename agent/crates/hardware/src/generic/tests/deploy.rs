@@ -96,7 +96,13 @@ fn what_can_be_refused_is_refused_before_the_disk_is_touched() {
     };
     let absent = json!({"properties": {"root_device": {"serial": "absent"}}});
     let cases = [
-        (with("image_type", json!("partition")), json!(null), &node, ErrorClass::Deployment, "image of one partition"),
+        (
+            with("image_type", json!("partition")),
+            json!(null),
+            &node,
+            ErrorClass::InvalidCommandParams,
+            "needs 'root_mb'",
+        ),
         (with("id", json!(null)), json!(null), &node, ErrorClass::InvalidCommandParams, "missing 'id'"),
         (good.clone(), json!("***"), &node, ErrorClass::Deployment, "not base64 encoded"),
         (good.clone(), json!({}), &node, ErrorClass::InvalidCommandParams, "configdrive must be"),
