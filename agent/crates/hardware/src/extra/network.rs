@@ -9,8 +9,8 @@ use crate::machine::Machine;
 pub(super) fn add(items: &mut Items, machine: &Machine, nics: &[NetworkInterface]) {
     for nic in nics {
         let folder = machine.root.path("sys/class/net").join(&nic.name);
-        // What the link runs at now, Mbit/s; -1 or unreadable without a link.
-        let mbps = attr::read_u64(&folder.join("speed")).ok().filter(|speed| *speed > 0);
+        // What the link runs at now, Mbit/s; -1, with or without its sign, or unreadable without a link.
+        let mbps = attr::read_u64(&folder.join("speed")).ok().filter(|speed| (1..0xffff_ffff).contains(speed));
         let duplex = attr::read_optional(&folder.join("duplex")).filter(|duplex| duplex != "unknown");
         let firmware = machine.net.facts(&nic.name).firmware;
         for (key, value) in [
