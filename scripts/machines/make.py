@@ -283,7 +283,7 @@ def ampere_altra(m):
 
 
 def lenovo_sr650_m2(m):
-    m.system("localhost.localdomain", mem_kib=395_000_000, efi=64, secure_boot=0, tpm=2)
+    m.system("localhost.localdomain", mem_kib=327_000_000, efi=64, secure_boot=0, tpm=2)
     m.dmi([
         bios("Lenovo", "-[IVE636Z-2.13]-", "07/18/2019"),
         system("Lenovo", "ThinkSystem SR650 -[7X06CTO1WW]-", "06", "J3FX650A", "7fae1b00-6f20-11e9-8a5d-7ed30a006500",
