@@ -250,13 +250,15 @@ fn drives_on_disk(dir: &Path, iso: &[u8]) -> Result<()> {
 }
 
 /// A machine with one disk and firmware variables of its own, behind the power switch that a flow uses.
-struct NodePower<'a> {
-    conductor: &'a Conductor,
-    builder: VmBuilder,
-    image: Image,
-    vm: Option<Vm>,
+pub(crate) struct NodePower<'a> {
+    pub(crate) conductor: &'a Conductor,
+    pub(crate) builder: VmBuilder,
+    pub(crate) image: Image,
+    pub(crate) vm: Option<Vm>,
+    /// Memory of the machine when it boots from its disk.
+    pub(crate) disk_memory_mib: u32,
     /// Checked when the agent has switched the machine off, before it boots from its disk.
-    deployed: Box<dyn Fn() -> Result<()> + 'a>,
+    pub(crate) deployed: Box<dyn Fn() -> Result<()> + 'a>,
 }
 
 impl Power for NodePower<'_> {
@@ -281,7 +283,7 @@ impl Power for NodePower<'_> {
             BootTarget::Disk => {
                 (self.deployed)()?;
                 // The firmware's own boot order decides under UEFI.
-                builder.memory_mib(256).boot(if self.uefi() { Boot::Firmware } else { Boot::Disk })
+                builder.memory_mib(self.disk_memory_mib).boot(if self.uefi() { Boot::Firmware } else { Boot::Disk })
             }
         };
         let vm = builder.start()?;
@@ -332,6 +334,7 @@ fn acceptance(
         builder: builder.nic(Nic::user().mac(MAC)),
         image: Image::built("virt")?,
         vm: None,
+        disk_memory_mib: 256,
         deployed: Box::new(|| kit::sound_gpt(disk, 512).map(drop)),
     };
     let request = DeployRequest {
@@ -341,6 +344,7 @@ fn acceptance(
             hash: Some(("sha256".into(), image.sha256)),
             image_info_patch: json!({}),
         },
+        partitions: None,
         configdrive: Some(drive.encoded()?),
         uefi,
         root_device: None,

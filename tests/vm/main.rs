@@ -35,4 +35,6 @@ mod network;
 #[cfg(test)]
 mod os_image;
 #[cfg(test)]
+mod partition;
+#[cfg(test)]
 mod power;

@@ -69,6 +69,7 @@ fn live(
     let checksum = Checksum { algorithm: "sha256", hex: image.sha256.clone() };
     let request = DeployRequest {
         image: session.serve_image(&image.path, kind_name(), &checksum)?,
+        partitions: None,
         configdrive: Some(drive.encoded()?),
         uefi: options.firmware == FirmwareKind::Uefi,
         root_device: None,

@@ -198,6 +198,7 @@ impl Session {
         let configdrive = if options.no_configdrive { None } else { Some(self.configdrive(options)?) };
         Ok(DeployRequest {
             image,
+            partitions: None,
             configdrive,
             uefi: options.machine.firmware == FirmwareKind::Uefi,
             root_device: root_device(&options.hints)?,

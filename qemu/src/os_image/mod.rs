@@ -24,12 +24,15 @@ mod ext4;
 mod grub;
 mod layout;
 mod packages;
+mod partition;
 mod recipe;
 mod system;
 mod tiny;
 mod tool;
+mod uki;
 
 pub use convert::{Qcow2Kind, qcow2_from};
 pub use layout::DiskLabel;
+pub use partition::{PARTITION_IMAGE_LABEL, PARTITION_IMAGE_LOADER, PARTITION_IMAGE_UUID, partition_image};
 pub use recipe::{ImageFormat, OsImage, Recipe, demo_image};
 pub use tiny::{tiny_chunk, tiny_raw};

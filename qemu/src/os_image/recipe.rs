@@ -117,7 +117,7 @@ impl Recipe {
     }
 
     /// Names the content of the disk: everything that goes into it but the packages' versions, which are those of the first build.
-    fn key(&self) -> String {
+    pub(super) fn key(&self) -> String {
         let mut hash = Sha256::new();
         let parts = [
             format!("{RECIPE_VERSION} {:?} {} {}", self.label, self.virtual_size_bytes, self.sector_bytes),
@@ -134,7 +134,7 @@ impl Recipe {
         hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    fn cached(&self, dir: &Path, format: ImageFormat) -> Option<OsImage> {
+    pub(super) fn cached(&self, dir: &Path, format: ImageFormat) -> Option<OsImage> {
         let path = dir.join(format.file_name());
         let facts = fs::read(facts_path(&path)).ok()?;
         let image: OsImage = serde_json::from_slice(&facts).ok()?;
@@ -143,7 +143,7 @@ impl Recipe {
     }
 
     /// Moves a finished file into the cache; its facts are written last, and only what has them is used.
-    fn publish(&self, file: &Path, dir: &Path, format: ImageFormat) -> Result<OsImage> {
+    pub(super) fn publish(&self, file: &Path, dir: &Path, format: ImageFormat) -> Result<OsImage> {
         let path = dir.join(format.file_name());
         let size_bytes = fs::metadata(file).with_context(|| format!("looking at {}", file.display()))?.len();
         let sha256 = tool::sha256_file(file)?;
@@ -161,7 +161,7 @@ fn facts_path(image: &Path) -> PathBuf {
     name.into()
 }
 
-fn workspace(dir: &Path) -> Result<tempfile::TempDir> {
+pub(super) fn workspace(dir: &Path) -> Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix("work-")
         .tempdir_in(dir)

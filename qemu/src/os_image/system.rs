@@ -125,6 +125,11 @@ impl Packages {
         Ok(System { root, esp: esp::files(release, read(&systemd_boot)?, kernel, initramfs) })
     }
 
+    /// systemd's stub, which becomes a unified kernel image with kernel and initramfs.
+    pub(super) fn stub(&self) -> Result<Vec<u8>> {
+        read(&self.files("systemd-boot-efi")?.join("usr/lib/systemd/boot/efi/linuxx64.efi.stub"))
+    }
+
     /// Directories, base-files' content, and the configuration of this system.
     fn skeleton(&self) -> Result<Archive> {
         let mut root = Archive::default();

@@ -1,4 +1,4 @@
-//! Deploying a whole-disk image with the direct interface (spec/conductor.md section 5).
+//! Deploying an image of a whole disk or of one partition with the direct interface (spec/conductor.md section 5).
 
 use super::steps::{Ended, sorted_by_priority};
 use super::{BootTarget, Flow, FlowError, FlowEvent, StepKind, StepReport};
@@ -33,11 +33,42 @@ pub struct ImageSource {
     pub image_info_patch: Value,
 }
 
+/// Partitions around an image of one file system, in MiB.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Partitions {
+    /// Root partition; the image goes there.
+    pub root_mb: u64,
+    /// Swap space, or 0.
+    pub swap_mb: u64,
+    /// Scratch space, or 0.
+    pub ephemeral_mb: u64,
+    /// File system of the scratch space.
+    pub ephemeral_format: Option<String>,
+    /// Keep the scratch space that there is.
+    pub preserve_ephemeral: bool,
+}
+
+impl Partitions {
+    /// Members of `image_info` and `instance_info`, as the conductor takes them from the flavor and the image.
+    #[must_use]
+    pub fn members(&self, uefi: bool) -> Map<String, Value> {
+        object(json!({
+            "kernel": "aki", "ramdisk": "ari", "image_type": "partition",
+            "root_gb": self.root_mb.div_ceil(1024), "root_mb": self.root_mb, "swap_mb": self.swap_mb,
+            "ephemeral_mb": self.ephemeral_mb, "ephemeral_format": self.ephemeral_format,
+            "preserve_ephemeral": self.preserve_ephemeral, "boot_option": "local",
+            "deploy_boot_mode": if uefi { "uefi" } else { "bios" },
+        }))
+    }
+}
+
 /// What to deploy.
 #[derive(Debug, Clone)]
 pub struct DeployRequest {
     /// The image.
     pub image: ImageSource,
+    /// What is around an image of one file system; `None` for an image of a whole disk.
+    pub partitions: Option<Partitions>,
     /// Configdrive as Ironic sends it: base64 of gzip, or a URL.
     pub configdrive: Option<String>,
     /// Whether the machine boots with UEFI.
@@ -59,7 +90,7 @@ pub struct DeployReport {
     pub steps: Vec<StepReport>,
     /// The answer of `standby.get_partition_uuids`.
     pub partition_uuids: Value,
-    /// The record of `image.install_bootloader`, with UEFI.
+    /// The record of `image.install_bootloader`, with UEFI or a partition image.
     pub boot_loader: Option<CommandRecord>,
     /// The agent's logs, when asked for.
     pub logs: Option<Vec<u8>>,
@@ -172,6 +203,7 @@ impl Flow<'_> {
             info.insert("os_hash_value".to_owned(), json!(value));
         }
         info.insert("node_uuid".to_owned(), json!(node.uuid));
+        info.extend(request.partitions.iter().flat_map(|partitions| partitions.members(request.uefi)));
         if let Some(drive) = &request.configdrive {
             info.insert("configdrive".to_owned(), json!(drive));
         }
@@ -187,14 +219,20 @@ impl Flow<'_> {
         self.set_conductor_step("prepare_instance_boot")?;
         let uuids = self.command("standby.get_partition_uuids", &json!({}), Wait::ForResult)?.command_result;
         let root = uuids["root uuid"].clone();
+        let esp = uuids["efi system partition uuid"].clone();
         report.partition_uuids = uuids;
         if root.is_string() {
             self.update(|node| node.set_internal("root_uuid_or_disk_id", root.clone()))?;
         }
-        if !request.uefi {
+        if !request.uefi && request.partitions.is_none() {
             return Ok(());
         }
-        let record = self.install_boot_loader(&root)?;
+        // Of a whole disk's image the conductor knows no ESP.
+        let esp = if request.partitions.is_some() && request.uefi { esp } else { Value::Null };
+        let mode = if request.uefi { "uefi" } else { "bios" };
+        let record = self.install_boot_loader(&json!({
+            "root_uuid": root, "efi_system_part_uuid": esp, "prep_boot_part_uuid": null, "target_boot_mode": mode,
+        }))?;
         if record.command_status == "FAILED" {
             let text = format!(
                 "Failed to install a bootloader when deploying node {}. Error: {}",
@@ -207,13 +245,11 @@ impl Flow<'_> {
         Ok(())
     }
 
-    fn install_boot_loader(&mut self, root: &Value) -> Result<CommandRecord, FlowError> {
+    fn install_boot_loader(&mut self, params: &Value) -> Result<CommandRecord, FlowError> {
         let command = "image.install_bootloader";
         let began = Instant::now();
         self.tell(&FlowEvent::StepStarted { step: "install_bootloader".to_owned() });
-        let mut params = json!({
-            "root_uuid": root, "efi_system_part_uuid": null, "prep_boot_part_uuid": null, "target_boot_mode": "uefi",
-        });
+        let mut params = params.clone();
         let interval = self.limits.boot_loader_poll;
         let limit = interval * BOOT_LOADER_POLLS;
         let agent = self.agent()?;
@@ -283,6 +319,7 @@ fn prepare_node(node: &mut Node, request: &DeployRequest) {
     }
     info.insert("image_disk_format".to_owned(), json!(image.disk_format));
     info.insert("image_type".to_owned(), json!("whole-disk"));
+    info.extend(request.partitions.iter().flat_map(|partitions| partitions.members(request.uefi)));
     let boot_mode = if request.uefi { "uefi" } else { "bios" };
     info.insert("capabilities".to_owned(), json!({"boot_option": "local", "boot_mode": boot_mode}));
     info.insert("image_url".to_owned(), json!(image.url));
@@ -294,7 +331,7 @@ fn prepare_node(node: &mut Node, request: &DeployRequest) {
     }
     node.instance_info = info;
     node.properties.insert("capabilities".to_owned(), json!(format!("boot_mode:{boot_mode}")));
-    node.set_internal("is_whole_disk_image", true);
+    node.set_internal("is_whole_disk_image", request.partitions.is_none());
     node.set_internal("deploy_steps", CONDUCTOR_STEPS.iter().map(|s| conductor_step(*s)).collect::<Vec<_>>());
 }
 

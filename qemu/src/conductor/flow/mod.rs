@@ -18,7 +18,7 @@ mod service;
 mod steps;
 
 pub use clean::CleanReport;
-pub use deploy::{DeployReport, DeployRequest, ImageSource};
+pub use deploy::{DeployReport, DeployRequest, ImageSource, Partitions};
 pub use power::{BootTarget, NoPower, Power};
 pub use steps::{StepKind, StepReport};
 

@@ -461,6 +461,7 @@ fn request(uefi: bool) -> DeployRequest {
             hash: Some(("sha256".to_owned(), "00".repeat(32))),
             image_info_patch: json!({}),
         },
+        partitions: None,
         configdrive: Some("H4sI".to_owned()),
         uefi,
         root_device: Some(json!({"serial": "x"})),
@@ -496,6 +497,26 @@ fn a_deploy_makes_the_calls_of_a_real_one() {
         assert_eq!((report.powered_off_by_agent, report.logs.as_deref()), (true, Some(b"logs".as_slice())));
         assert_eq!(lab.machine.boots, [BootTarget::Ramdisk, BootTarget::Disk]);
         assert_eq!(lab.state(), ProvisionState::Active);
+    }
+}
+
+#[test]
+fn a_partition_image_comes_with_its_sizes_and_always_asks_for_a_boot_loader() {
+    for uefi in [false, true] {
+        let mut lab = lab(ProvisionState::Available, Nature::default());
+        lab.machine.nature.steps.iter_mut().for_each(|(step, _)| step["priority"] = json!(0));
+        let partitions = Partitions { root_mb: 1500, swap_mb: 64, ..Partitions::default() };
+        let request = DeployRequest { partitions: Some(partitions), ..request(uefi) };
+        lab.run(|flow| flow.deploy(&request)).unwrap();
+        let sent = lab.machine.asked("deploy.execute_deploy_step");
+        let mode = if uefi { "uefi" } else { "bios" };
+        for members in [&sent["step"]["args"]["image_info"], &sent["node"]["instance_info"]] {
+            assert_eq!((&members["image_type"], &members["root_gb"]), (&json!("partition"), &json!(2)));
+            assert_eq!((&members["root_mb"], &members["swap_mb"]), (&json!(1500), &json!(64)));
+            assert_eq!((&members["deploy_boot_mode"], &members["preserve_ephemeral"]), (&json!(mode), &json!(false)));
+        }
+        assert_eq!(sent["node"]["driver_internal_info"]["is_whole_disk_image"], false);
+        assert_eq!(lab.machine.asked("image.install_bootloader")["target_boot_mode"], mode);
     }
 }
 
