@@ -344,7 +344,8 @@ mod tests {
                         let row = found.iter().find(|(item, found, _)| item == name && *found == key);
                         row.unwrap_or_else(|| panic!("no {key} in {found:?}")).2.parse::<u64>().unwrap()
                     };
-                    assert!(value("IOps") > 0 && value("KBps") >= value("IOps") * kib, "{name} {how} {way}");
+                    // No fixed rate: one read may take more than a second on a busy machine.
+                    assert!(value("KBps") > 0 && value("KBps") >= value("IOps") * kib, "{name} {how} {way}");
                 }
             }
         }
