@@ -359,6 +359,8 @@ fn settings_of(config: &Config) -> Settings {
         disable_deep_image_inspection: config.disable_deep_image_inspection,
         guard_special_filesystems: config.guard_special_filesystems,
         config_drive_rebuild: config.config_drive_rebuild,
+        efi_system_partition_mib: config.efi_system_partition_size,
+        bios_boot_partition_mib: config.bios_boot_partition_size,
         disk_wait_attempts: config.disk_wait_attempts,
         disk_wait_delay: config.disk_wait_delay,
         collect_lldp: config.collect_lldp,

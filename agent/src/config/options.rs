@@ -206,7 +206,7 @@ options! {
         "User for the image server.";
     image_server_password: Option<Secret<String>>, "", "DEFAULT" "image_server_password", TEXT, value::secret, "", Full,
         "Password for the image server.", secret;
-    config_drive_rebuild: bool, "", "DEFAULT" "config_drive_rebuild", BOOLEAN, value::boolean, "false", Later,
+    config_drive_rebuild: bool, "", "DEFAULT" "config_drive_rebuild", BOOLEAN, value::boolean, "false", Full,
         "Always rebuild the configdrive as a FAT file system.";
     ignore_bootloader_failure: bool, "ipa-ignore-bootloader-failure", "DEFAULT" "ignore_bootloader_failure", BOOLEAN, value::boolean, "false", Full,
         "Go on when the boot loader cannot be installed, unless the call says otherwise.";
@@ -214,9 +214,9 @@ options! {
         "Install a BIOS boot loader into partition images.";
     inject_files_priority: u32, "ipa-inject-files-priority", "DEFAULT" "inject_files_priority", PRIORITY, value::priority, "0", Later,
         "Priority of the step inject_files.";
-    efi_system_partition_size: u32, "", "disk_utils" "efi_system_partition_size", COUNT, value::count, "550", Later,
+    efi_system_partition_size: u32, "", "disk_utils" "efi_system_partition_size", COUNT, value::count, "550", Full,
         "Size in MiB of the EFI system partition made for partition images.";
-    bios_boot_partition_size: u32, "", "disk_utils" "bios_boot_partition_size", COUNT, value::count, "1", Later,
+    bios_boot_partition_size: u32, "", "disk_utils" "bios_boot_partition_size", COUNT, value::count, "1", Full,
         "Size in MiB of the BIOS boot partition made for partition images.";
 
     // Time, discovery, logs.

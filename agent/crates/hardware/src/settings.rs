@@ -18,6 +18,10 @@ pub struct Settings {
     pub guard_special_filesystems: bool,
     /// Always rebuild the config drive as a FAT file system.
     pub config_drive_rebuild: bool,
+    /// Size of the EFI system partition made for partition images.
+    pub efi_system_partition_mib: u32,
+    /// Size of the partition for GRUB's core image made for partition images.
+    pub bios_boot_partition_mib: u32,
     /// How often to look for the root device before giving up.
     pub disk_wait_attempts: u32,
     /// Pause between two looks.
@@ -53,6 +57,8 @@ impl Default for Settings {
             disable_deep_image_inspection: false,
             guard_special_filesystems: true,
             config_drive_rebuild: false,
+            efi_system_partition_mib: 550,
+            bios_boot_partition_mib: 1,
             disk_wait_attempts: 10,
             disk_wait_delay: Duration::from_secs(3),
             collect_lldp: false,

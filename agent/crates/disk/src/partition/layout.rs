@@ -64,6 +64,10 @@ pub struct Wanted {
     pub uefi: bool,
     /// Whether it is a POWER machine.
     pub power: bool,
+    /// Size of an EFI system partition in MiB.
+    pub esp_mib: u64,
+    /// Size of a BIOS boot partition in MiB.
+    pub bios_boot_mib: u64,
     /// Size of the scratch space in MiB; 0 for none.
     pub ephemeral_mib: u64,
     /// Size of the swap space in MiB; 0 for none.
@@ -171,8 +175,8 @@ impl Layout {
         }
         let is_gpt = kind == TableKind::Gpt;
         let sizes = [
-            (Role::Esp, if uefi { 550 } else { 0 }),
-            (Role::BiosBoot, u64::from(!uefi && is_gpt && !power)),
+            (Role::Esp, if uefi { wanted.esp_mib.max(1) } else { 0 }),
+            (Role::BiosBoot, if !uefi && is_gpt && !power { wanted.bios_boot_mib.max(1) } else { 0 }),
             (Role::Prep, if !uefi && power { 8 } else { 0 }),
             (Role::Ephemeral, wanted.ephemeral_mib),
             (Role::Swap, wanted.swap_mib),
@@ -255,7 +259,17 @@ mod tests {
 
     fn wanted(kind: TableKind, uefi: bool) -> Wanted {
         let config_drive_bytes = 3 * MIB + 1;
-        Wanted { kind, uefi, power: false, ephemeral_mib: 100, swap_mib: 50, config_drive_bytes, root_mib: 1000 }
+        Wanted {
+            kind,
+            uefi,
+            power: false,
+            esp_mib: 550,
+            bios_boot_mib: 1,
+            ephemeral_mib: 100,
+            swap_mib: 50,
+            config_drive_bytes,
+            root_mib: 1000,
+        }
     }
 
     fn plan(wanted: &Wanted, disk_bytes: u64, sector: u32) -> Result<Layout, LayoutError> {
@@ -283,6 +297,8 @@ mod tests {
             (wanted(Mbr, false), rest(1)),
             (power(Gpt), with(Prep, 8)),
             (few, vec![(Root, 1, 1000)]),
+            (Wanted { esp_mib: 200, ..wanted(Gpt, true) }, with(Esp, 200)),
+            (Wanted { bios_boot_mib: 0, ..wanted(Gpt, false) }, with(BiosBoot, 1)),
         ] {
             for sector in [512, 4096] {
                 let layout = plan(&wanted, 8 * GIB, sector).unwrap();

@@ -189,6 +189,8 @@ fn plan(context: &StepContext<'_>, sizes: &Sizes, target: &Target<'_>, dev: &Blo
         kind: label(target.node, uefi),
         uefi,
         power: cpu::architecture(root).starts_with("ppc64"),
+        esp_mib: u64::from(context.settings.efi_system_partition_mib),
+        bios_boot_mib: u64::from(context.settings.bios_boot_partition_mib),
         ephemeral_mib: sizes.ephemeral_mib,
         swap_mib: sizes.swap_mib,
         config_drive_bytes: target.payload.map_or(0, |payload| configdrive::room_bytes(payload, sector, rebuild)),

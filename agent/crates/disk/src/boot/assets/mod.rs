@@ -210,14 +210,14 @@ impl Copying<'_> {
         let has = |name: &str| names.iter().any(|known| known == name);
         if names.iter().any(|name| name.starts_with("grub") && name.ends_with(".efi")) {
             for name in ["grub.cfg", "grubenv"].into_iter().filter(|name| !has(name)) {
-                self.from_grub(name, to)?;
+                self.grub_file(name, to)?;
             }
         }
         Ok(())
     }
 
     /// A file of GRUB that a loader has not beside it.
-    fn from_grub(&mut self, name: &str, to: &FatDir<'_, '_>) -> Result<(), AssetsError> {
+    fn grub_file(&mut self, name: &str, to: &FatDir<'_, '_>) -> Result<(), AssetsError> {
         for directory in GRUB {
             let source = format!("{directory}/{name}");
             if let Ok(mut file) = self.image.file(&source, false) {

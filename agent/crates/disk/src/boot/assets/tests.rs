@@ -23,8 +23,17 @@ fn lab(sector: u32) -> Lab {
     let disk = TestDisk::zeroed(GIB).unwrap().sector(sector);
     let dev = disk.open().unwrap();
     let (kind, uefi) = (TableKind::Gpt, true);
-    let wanted =
-        Wanted { kind, uefi, power: false, ephemeral_mib: 0, swap_mib: 0, config_drive_bytes: 0, root_mib: 400 };
+    let wanted = Wanted {
+        kind,
+        uefi,
+        power: false,
+        esp_mib: 550,
+        bios_boot_mib: 1,
+        ephemeral_mib: 0,
+        swap_mib: 0,
+        config_drive_bytes: 0,
+        root_mib: 400,
+    };
     let layout = Layout::plan(&wanted, dev.path(), GIB, sector).unwrap();
     let none: Option<&Payload<'_>> = None;
     make(&dev, &layout, &Content { config_drive: none, node: "", rebuild: false, keep: false }).unwrap();

@@ -16,6 +16,8 @@ use crate::wipe::{self, WipeError};
 const NAME: &str = "primary";
 /// Label of the EFI system partition.
 const ESP_LABEL: [u8; 11] = *b"efi-part   ";
+/// FAT32 has at least 65525 clusters, and its tables need some room, too.
+const FAT32_CLUSTERS: u32 = 70_000;
 /// Label of the swap space.
 const SWAP_LABEL: &[u8; 5] = b"swap1";
 /// What is cleared at the beginning of a partition: room for every signature that could come back to life.
@@ -121,17 +123,18 @@ fn fill(dev: &BlockDev, planned: &Planned, content: &Content<'_>) -> Result<(), 
     }
 }
 
-/// An empty FAT32 file system, which firmware must be able to read on an internal disk (UEFI 2.10 section 13.3.1.1).
+/// An empty FAT file system, FAT32 as firmware expects it on an internal disk (UEFI 2.10 section 13.3.1.1).
 fn format_esp(dev: &BlockDev, start_bytes: u64, size_bytes: u64) -> io::Result<()> {
     let sector = u16::try_from(dev.logical_sector()).map_err(io::Error::other)?;
     let sectors = u32::try_from(size_bytes / u64::from(sector)).map_err(io::Error::other)?;
     let [a, b, c, d, ..] = Guid::random()?.0;
     let options = fatfs::FormatVolumeOptions::new()
-        .fat_type(fatfs::FatType::Fat32)
         .bytes_per_sector(sector)
         .total_sectors(sectors)
         .volume_id(u32::from_le_bytes([a, b, c, d]))
         .volume_label(ESP_LABEL);
+    // One that is too small for FAT32 gets what fits.
+    let options = if sectors > FAT32_CLUSTERS { options.fat_type(fatfs::FatType::Fat32) } else { options };
     fatfs::format_volume(Slice::writable(dev, start_bytes, size_bytes), options)
 }
 

@@ -21,7 +21,17 @@ fn run(program: &str, args: &[&str], path: &Path) -> String {
 
 fn wanted(kind: TableKind, uefi: bool) -> Wanted {
     let (ephemeral_mib, swap_mib, config_drive_bytes, root_mib) = (100, 64, 5, 300);
-    Wanted { kind, uefi, power: false, ephemeral_mib, swap_mib, config_drive_bytes, root_mib }
+    Wanted {
+        kind,
+        uefi,
+        power: false,
+        esp_mib: 550,
+        bios_boot_mib: 1,
+        ephemeral_mib,
+        swap_mib,
+        config_drive_bytes,
+        root_mib,
+    }
 }
 
 /// A used disk of 2 GiB with old signatures where partitions will begin.
@@ -128,6 +138,17 @@ fn the_efi_system_partition_is_an_empty_fat32_with_its_label_for_both_sector_siz
                 "{text}"
             );
         }
+    }
+}
+
+#[test]
+fn a_smaller_efi_system_partition_has_the_fat_that_fits() {
+    for (sector, esp_mib) in [(512, 1), (512, 20), (512, 64), (512, 300), (4096, 20), (4096, 200), (4096, 300)] {
+        let (_disk, dev) = disk(sector);
+        let layout = made(&dev, &Wanted { esp_mib, ..wanted(TableKind::Gpt, true) }, false);
+        let esp = layout.get(Role::Esp).unwrap();
+        assert_eq!(filesystem::label(&dev, esp.start_bytes, esp.size_bytes).as_deref(), Some("efi-part"), "{esp_mib}");
+        assert_eq!(identity::identify(&dev, esp.start_bytes, esp.size_bytes).unwrap().kind, "vfat");
     }
 }
 
