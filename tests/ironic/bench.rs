@@ -43,17 +43,39 @@ pub(crate) struct Order<'a> {
     pub(crate) hostname: &'a str,
     /// Root device hints.
     pub(crate) hints: Value,
+    /// Sizes of the partitions around an image of one file system.
+    pub(crate) partitions: Value,
 }
 
 impl<'a> Order<'a> {
     /// The raw image.
     pub(crate) fn raw(lab: &'a Lab, hostname: &'a str) -> Self {
-        Self { image: &lab.images.raw, path: "/system.raw", format: "raw", hostname, hints: Value::Null }
+        Self {
+            image: &lab.images.raw,
+            path: "/system.raw",
+            format: "raw",
+            hostname,
+            hints: Value::Null,
+            partitions: Value::Null,
+        }
     }
 
     /// The qcow2 image.
     pub(crate) fn qcow2(lab: &'a Lab, hostname: &'a str) -> Self {
-        Self { image: &lab.images.qcow2, path: "/system.qcow2", format: "qcow2", hostname, hints: Value::Null }
+        Self {
+            image: &lab.images.qcow2,
+            path: "/system.qcow2",
+            format: "qcow2",
+            hostname,
+            hints: Value::Null,
+            partitions: Value::Null,
+        }
+    }
+
+    /// The image of the root file system alone.
+    pub(crate) fn partition(lab: &'a Lab, hostname: &'a str) -> Self {
+        let partitions = json!({"root_gb": 1, "swap_mb": 64});
+        Self { image: &lab.images.root, path: "/root.raw", partitions, ..Self::raw(lab, hostname) }
     }
 
     /// As Ironic's `instance_info`.
@@ -65,6 +87,12 @@ impl<'a> Order<'a> {
             "image_disk_format": self.format,
             "image_type": "whole-disk",
         });
+        if let Some(sizes) = self.partitions.as_object() {
+            info["image_type"] = json!("partition");
+            for (key, value) in sizes {
+                info[key] = value.clone();
+            }
+        }
         if !self.hints.is_null() {
             info["root_device"] = self.hints.clone();
         }

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use anyhow::{Result, ensure};
+use ferric_qemu::os_image::{PARTITION_IMAGE_LABEL, PARTITION_IMAGE_UUID};
 use serde_json::json;
 
 use crate::api::Node;
@@ -20,6 +21,7 @@ const fn case(name: &'static str, run: fn(&Lab) -> Result<()>) -> Case {
 pub(crate) const CASES: &[Case] = &[
     case("uefi::inspection_fills_in_node_and_ports", |lab| life::inspect(lab, lab.uefi(), 1, 384, "uefi")),
     case("uefi::qcow2_image_goes_to_the_disk_of_the_hints_and_boots_by_its_entry", hinted),
+    case("uefi::partition_image_gets_its_partitions_and_boots_by_its_own_loader", partition_image),
     case("uefi::rescued_node_comes_back_as_it_was", rescue),
     case("uefi::serviced_node_comes_back_as_it_was", service),
     case("uefi::fast_track_inspects_cleans_and_deploys_on_one_boot", fast_track),
@@ -49,6 +51,31 @@ fn hinted(lab: &Lab) -> Result<()> {
     let console = bench.server.console()?.text();
     let by_entry = |line: &str| line.contains("starting Boot") && line.contains("\"debian\"");
     ensure!(console.lines().any(by_entry), "not started by the entry that was made:\n{}", bench.server.excerpt());
+    bench.called(lab, began, &life::deployment_calls(true, true))
+}
+
+/// The image has no partition table, and no loader but the one under `/boot/efi`.
+fn partition_image(lab: &Lab) -> Result<()> {
+    let bench = lab.uefi();
+    let node = bench.available()?;
+    let began = SystemTime::now();
+    let order = Order { hints: json!({"serial": ROOT}), ..Order::partition(lab, "node-5.example.org") };
+    bench.server.follow_own_order(true);
+    let deployed = bench
+        .deploy("active", &order)
+        .and_then(|()| node.wait("active", LIMIT))
+        .and_then(|shown| bench.runs("node-5.example.org").map(|()| shown));
+    bench.server.follow_own_order(false);
+    let shown = deployed?;
+    ensure!(shown["last_error"].is_null() && shown["power_state"] == "power on", "{shown}");
+    let root = &shown["driver_internal_info"]["root_uuid_or_disk_id"];
+    ensure!(root == PARTITION_IMAGE_UUID, "root UUID {root}");
+    let disk = bench.disk(ROOT)?;
+    disk.check_gpt()?;
+    let console = bench.server.console()?.text();
+    let by_entry = |line: &str| line.contains("starting Boot") && line.contains(PARTITION_IMAGE_LABEL);
+    ensure!(console.lines().any(by_entry), "not started by the entry that was made:\n{}", bench.server.excerpt());
+    ensure!(console.contains("root /dev/nvme1n1p4"), "ESP, swap and config drive come before the root partition");
     bench.called(lab, began, &life::deployment_calls(true, true))
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use ferric_qemu::os_image::{DiskLabel, ImageFormat, OsImage, Qcow2Kind, Recipe};
+use ferric_qemu::os_image::{DiskLabel, ImageFormat, OsImage, Qcow2Kind, Recipe, partition_image};
 use ferric_qemu::{Bmc, Content, Disk, DiskBus, DiskFile, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
 use tempfile::TempDir;
 
@@ -30,6 +30,8 @@ const SYSTEM_BYTES: u64 = 288 * MIB;
 pub(crate) struct Images {
     pub(crate) raw: OsImage,
     pub(crate) qcow2: OsImage,
+    /// The root file system alone, with a boot loader for the ESP.
+    pub(crate) root: OsImage,
 }
 
 impl Images {
@@ -39,7 +41,8 @@ impl Images {
             let recipe = Recipe { virtual_size_bytes: SYSTEM_BYTES, ..Recipe::new(DiskLabel::Gpt, format) };
             recipe.make(&build.join("cache")).context("making the operating system image")
         };
-        Ok(Self { raw: image(ImageFormat::Raw)?, qcow2: image(ImageFormat::Qcow2(Qcow2Kind::Zlib))? })
+        let root = partition_image(&build.join("cache")).context("making the partition image")?;
+        Ok(Self { raw: image(ImageFormat::Raw)?, qcow2: image(ImageFormat::Qcow2(Qcow2Kind::Zlib))?, root })
     }
 }
 
@@ -75,6 +78,7 @@ impl Lab {
             ("/faulty.img", &build.join("faulty/initramfs.img")),
             ("/system.raw", &images.raw.path),
             ("/system.qcow2", &images.qcow2.path),
+            ("/root.raw", &images.root.path),
         ] {
             files.add(name, Content::File(file.clone()));
         }

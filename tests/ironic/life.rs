@@ -26,6 +26,7 @@ pub(crate) const CASES: &[Case] = &[
     case("bios::undeployed_node_is_cleaned", undeployment),
     case("bios::manual_cleaning_runs_the_ordered_steps", manual_cleaning),
     case("bios::failed_deployments_say_what_and_why", failures),
+    case("bios::partition_image_is_refused_a_boot_loader", partition_image),
     case("bios::crash_of_the_agent_fails_the_step_and_says_why", crash),
 ];
 
@@ -184,6 +185,21 @@ fn manual_cleaning(lab: &Lab) -> Result<()> {
     let disk = bench.disk(DISK)?;
     disk.check_zero(0, disk.len_bytes()?).context("after erase_devices")?;
     bench.called(lab, began, &cleaning_calls(&steps))
+}
+
+/// As with the reference agent, unless it is told to run the image's own GRUB.
+fn partition_image(lab: &Lab) -> Result<()> {
+    let bench = lab.bios();
+    let node = bench.available()?;
+    bench.deploy("active", &Order::partition(lab, "node-6.example.org"))?;
+    let shown = node.wait_until("a failure", LIMIT, |node| {
+        let state = &node["provision_state"];
+        state == "deploy failed" || state == "active"
+    })?;
+    ensure!(shown["provision_state"] == "deploy failed", "deployed all the same");
+    let error = shown["last_error"].as_str().context("no last_error")?;
+    ensure!(error.contains("Install of legacy BIOS bootloaders disabled"), "{error:?}");
+    Ok(())
 }
 
 fn crash(lab: &Lab) -> Result<()> {
