@@ -132,6 +132,9 @@ pub fn check(exec: &dyn Exec, cmd: &Cmd) -> Result<Output, ExecError> {
     Err(ExecError::Failed { cmd: cmd.to_string(), code: output.code, stderr: tail })
 }
 
+/// Where programs are when nobody says: the kernel starts the agent without a PATH, and what looks after disks is in `sbin`.
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Runs programs of the machine.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemExec;
@@ -140,13 +143,12 @@ impl Exec for SystemExec {
     fn run(&self, cmd: &Cmd) -> Result<Output, ExecError> {
         let io_error = |source| ExecError::Io { cmd: cmd.to_string(), source };
         #[expect(clippy::disallowed_methods, reason = "the one place that starts programs")]
-        let spawned = Command::new(&cmd.program)
-            .args(&cmd.args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = match spawned {
+        let mut command = Command::new(&cmd.program);
+        command.args(&cmd.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if std::env::var_os("PATH").is_none() {
+            command.env("PATH", PATH);
+        }
+        let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(ExecError::NotFound { program: cmd.program.clone() });

@@ -18,20 +18,22 @@ pub fn mount_debugfs(target: &Path) -> io::Result<()> {
     }
 }
 
-/// Mounts a file system whose content is somebody else's: nothing in it is run, is a device or gives rights.
+/// Mounts a file system whose content is somebody else's: nothing in it is run, is a device or gives rights, and damage in
+/// an ext file system does not halt the machine, whatever its superblock says.
 ///
 /// # Errors
 /// The kernel has no driver for it (`ENODEV`), or it is damaged.
 pub fn mount_foreign(device: &Path, target: &Path, kind: &str) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::NOATIME;
+    let options = kind.starts_with("ext").then_some(c"errors=remount-ro");
     let kind = CString::new(kind)?;
-    Ok(mount(device, target, kind.as_c_str(), flags, None)?)
+    Ok(mount(device, target, kind.as_c_str(), flags, options)?)
 }
 
-/// Takes a mounted file system away again. With `anyhow` it goes as soon as nobody uses it any more.
+/// Takes a mounted file system away again. With `lazily` it goes as soon as nobody uses it any more.
 ///
 /// # Errors
 /// It is in use, or it is none.
-pub fn unmount_from(target: &Path, anyhow: bool) -> io::Result<()> {
-    Ok(unmount(target, if anyhow { UnmountFlags::DETACH } else { UnmountFlags::empty() })?)
+pub fn unmount_from(target: &Path, lazily: bool) -> io::Result<()> {
+    Ok(unmount(target, if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() })?)
 }
