@@ -110,8 +110,8 @@ impl StepArgs {
     /// What stands in place of a secret.
     const MASK: &str = "******";
     /// Arguments, and keys of arguments, that are nobody's business once the step has been done, as are all named after
-    /// passwords; the config drive would also take megabytes of memory as long as the agent lives.
-    const SECRETS: [&str; 2] = ["configdrive", "image_request_authorization"];
+    /// passwords; the config drive and contents of files would also take megabytes of memory as long as the agent lives.
+    const SECRETS: [&str; 4] = ["configdrive", "content", "image_request_authorization", "oci_pull_secret"];
 
     /// Takes the arguments out of a step, whose `args` are empty until [`StepArgs::give_back`].
     ///
@@ -139,7 +139,13 @@ impl StepArgs {
             let mut args: Map<String, Value> =
                 names.into_iter().filter_map(|name| self.all.remove_entry(&name)).collect();
             mask(&mut args);
-            args.values_mut().filter_map(Value::as_object_mut).for_each(mask);
+            for value in args.values_mut() {
+                match value {
+                    Value::Object(object) => mask(object),
+                    Value::Array(items) => items.iter_mut().filter_map(Value::as_object_mut).for_each(mask),
+                    _ => {}
+                }
+            }
             step.insert("args".to_owned(), Value::Object(args));
         }
     }
@@ -196,6 +202,21 @@ mod tests {
                 "id": "i", "configdrive": "******", "image_server_password": "******", "image_request_authorization": null,
             },
             "configdrive": "******", "password": "******",
+        }});
+        assert_eq!(Value::Object(step), masked);
+    }
+
+    #[test]
+    fn contents_of_files_are_masked_in_what_is_echoed() {
+        let files =
+            json!([{"path": "/etc/key", "content": "c2VjcmV0", "mode": 384}, {"path": "/etc/x", "deleted": true}]);
+        let mut step = object(json!({"step": "inject_files", "args": {"files": files, "verify_ca": true}}));
+        let args = StepArgs::take(&mut step, Map::new()).unwrap();
+        assert_eq!(args.all()["files"], files);
+        args.give_back(&mut step);
+        let masked = json!({"step": "inject_files", "args": {
+            "files": [{"path": "/etc/key", "content": "******", "mode": 384}, {"path": "/etc/x", "deleted": true}],
+            "verify_ca": true,
         }});
         assert_eq!(Value::Object(step), masked);
     }

@@ -212,8 +212,8 @@ options! {
         "Go on when the boot loader cannot be installed, unless the call says otherwise.";
     enable_bios_bootloader_install: bool, "", "DEFAULT" "enable_bios_bootloader_install", BOOLEAN, value::boolean, "false", Later,
         "Install a BIOS boot loader into partition images.";
-    inject_files_priority: u32, "ipa-inject-files-priority", "DEFAULT" "inject_files_priority", PRIORITY, value::priority, "0", Later,
-        "Priority of the step inject_files.";
+    inject_files_priority: u32, "ipa-inject-files-priority", "DEFAULT" "inject_files_priority", PRIORITY, value::priority, "0", Full,
+        "Priority of the step inject_files; 0 runs it only when asked for.";
     efi_system_partition_size: u32, "", "disk_utils" "efi_system_partition_size", COUNT, value::count, "550", Full,
         "Size in MiB of the EFI system partition made for partition images.";
     bios_boot_partition_size: u32, "", "disk_utils" "bios_boot_partition_size", COUNT, value::count, "1", Full,
@@ -234,7 +234,7 @@ options! {
         "mdns" "lookup_attempts", "3", Later, "Tries to find a service by multicast DNS.";
         "mdns" "params", "", Later, "Parameters to assume in place of those found.";
         "mdns" "interfaces", "", Later, "NICs to use for multicast DNS.";
-        "DEFAULT" "disable_bootc_deploy", "false", Later, "Refuse to deploy bootable containers.";
+        "DEFAULT" "disable_bootc_deploy", "false", NotNeeded, "Ferric always refuses to deploy bootable containers.";
         "container" "allow_arbitrary_containers", "false", Later, "Run any container as a step.";
         "container" "allowed_containers", "", Later, "Containers that may run as a step.";
         "container" "container_steps_file", "/etc/ironic-python-agent.d/mysteps.yaml", Later, "Steps that run containers.";

@@ -56,6 +56,7 @@ mod tests {
         ("service.execute_service_step", Mode::Async),
         ("service.get_service_steps", Mode::Sync),
         ("standby.download_image", Mode::Async),
+        ("standby.execute_bootc_install", Mode::Async),
         ("standby.get_partition_uuids", Mode::Sync),
         ("standby.power_off", Mode::Async),
         ("standby.prepare_image", Mode::Async),

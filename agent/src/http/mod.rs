@@ -139,7 +139,7 @@ impl Request {
         self
     }
 
-    /// Accepts any certificate: only for asking whether a server can be reached.
+    /// Accepts any certificate: for asking whether a server can be reached, or where whoever asks has said so.
     #[must_use]
     pub fn unverified(mut self) -> Self {
         self.verify = false;

@@ -1,4 +1,4 @@
-//! Disks: writing images, partition tables, wiping and erasing, config drives, boot entries.
+//! Disks: writing images, partition tables, wiping and erasing, config drives, boot entries, files put into images.
 //!
 //! Everything here blocks; the agent calls it from a blocking thread. Devices are reached through
 //! [`ferric_sys::block_dev::BlockDev`], downloads through [`image::source::Fetch`].
@@ -8,6 +8,7 @@ pub mod configdrive;
 pub mod erase;
 pub mod filesystem;
 pub mod image;
+pub mod inject;
 pub mod iso9660;
 pub mod partition;
 pub mod table;

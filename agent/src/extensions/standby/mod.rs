@@ -1,5 +1,6 @@
 //! `standby`: write an image, flush it, and hand the machine over.
 
+pub mod bootc;
 pub mod download_image;
 pub mod power;
 pub mod prepare_image;
@@ -14,6 +15,7 @@ pub const EXTENSION: Extension = Extension {
     commands: &[
         CommandEntry::of::<prepare_image::PrepareImage>(),
         CommandEntry::of::<download_image::DownloadImage>(),
+        CommandEntry::of::<bootc::ExecuteBootcInstall>(),
         CommandEntry::of::<power::RunImage>(),
         CommandEntry::of::<power::PowerOff>(),
         CommandEntry::of::<sync::Sync>(),

@@ -28,6 +28,7 @@ pub(super) struct Target {
     shown: String,
     authorization: Option<Secret<String>>,
     proxies: Proxies,
+    insecure: bool,
     progress: Progress,
 }
 
@@ -45,7 +46,7 @@ impl Target {
         let url: Url = request.url.parse().map_err(unusable)?;
         let proxies = Proxies::from_map(&request.proxies, request.no_proxy.as_deref()).map_err(unusable)?;
         let (authorization, progress) = (request.authorization.clone(), request.progress.clone());
-        Ok(Self { client, options, url, shown, authorization, proxies, progress })
+        Ok(Self { client, options, url, shown, authorization, proxies, insecure: request.insecure, progress })
     }
 
     pub(super) fn options(&self) -> &DownloadOptions {
@@ -97,6 +98,7 @@ impl Target {
                     request = request.header(IF_RANGE, validator)?;
                 }
             }
+            let request = if self.insecure { request.unverified() } else { request };
             Ok(request.proxies(self.proxies.clone()))
         };
         let request = build().map_err(|error| Failure::of_exchange(self, error))?;

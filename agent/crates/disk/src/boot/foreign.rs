@@ -32,11 +32,16 @@ impl ImageRoot {
     }
 
     fn look_up(&self, path: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        self.look_up_or_make(path, flags, Mode::empty())
+    }
+
+    /// Opens what is at a path, which also `O_CREAT` makes within the image only, with the given rights.
+    pub(crate) fn look_up_or_make(&self, path: &str, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
         let path = CString::new(path)?;
         // A pipe would make the reader wait for a writer.
         let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(openat2(&self.0, path.as_c_str(), flags, Mode::empty(), within)?)
+        Ok(openat2(&self.0, path.as_c_str(), flags, mode, within)?)
     }
 
     /// Opens a regular file, for writing if asked for; links to one are followed within the image.

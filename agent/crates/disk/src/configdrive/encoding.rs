@@ -32,7 +32,7 @@ pub(super) fn malformed(what: &'static str) -> io::Error {
 }
 
 /// What a text stands for. An error in it is one that [`is_malformed`] knows.
-pub(super) fn decode(text: &[u8]) -> impl Read + '_ {
+pub(crate) fn decode(text: &[u8]) -> impl Read + '_ {
     Marked(DecoderReader::new(WithoutSpace(text), &BASE64))
 }
 

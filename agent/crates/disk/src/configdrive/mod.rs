@@ -1,6 +1,6 @@
 //! Config drives: reading what the conductor sends, and putting it on the disk (deploy section 7).
 
-mod encoding;
+pub(crate) mod encoding;
 mod payload;
 
 use std::io::{self, Read, Seek, SeekFrom, Write};

@@ -57,6 +57,8 @@ pub struct FetchRequest {
     pub proxies: BTreeMap<String, String>,
     /// Comma list of hosts to reach without a proxy.
     pub no_proxy: Option<String>,
+    /// Take any certificate of the server, whatever the agent is set to.
+    pub insecure: bool,
     /// Whose phase is said to be held up while a try has failed and the next is to come.
     pub progress: Progress,
 }

@@ -125,7 +125,7 @@ pub(super) fn failed(class: ErrorClass, error: &dyn std::error::Error) -> Comman
 }
 
 /// The node with hints that were set after this command was sent; `None` when the command's own node will do.
-fn hinted_node(context: &StepContext<'_>) -> Option<Node> {
+pub(super) fn hinted_node(context: &StepContext<'_>) -> Option<Node> {
     if context.node.root_device_hints().is_some() {
         return None;
     }

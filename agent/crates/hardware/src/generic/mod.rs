@@ -9,8 +9,10 @@ use crate::machine::Machine;
 use crate::manager::{HardwareManager, HardwareSupport, Probes, Step};
 use crate::probe::{bmc, cpu, disks, memory, nics, system};
 
+pub mod bootc;
 pub mod deploy;
 mod erase;
+mod inject;
 mod metadata;
 mod partition;
 mod pstore;

@@ -3,7 +3,7 @@
 use ferric_types::error::{CommandError, ErrorClass};
 use serde_json::{Map, Value, json};
 
-use super::{deploy, erase, metadata, pstore};
+use super::{bootc, deploy, erase, inject, metadata, pstore};
 use crate::context::StepContext;
 use crate::manager::{Priorities, Priority, Step};
 
@@ -54,6 +54,32 @@ pub(super) const STEPS: &[Step] = &[
         args: &[],
         run: write_image,
     },
+    Step {
+        name: "inject_files",
+        interface: "deploy",
+        priorities: Priorities {
+            deploy: Some(Priority::Setting(|settings| settings.inject_files_priority)),
+            service: Some(Priority::Setting(|settings| settings.inject_files_priority)),
+            ..Priorities::NONE
+        },
+        reboot_requested: false,
+        abortable: None,
+        args: inject::ARGS,
+        run: inject::inject_files,
+    },
+    Step {
+        name: "execute_bootc_install",
+        interface: "deploy",
+        priorities: Priorities {
+            deploy: Some(Priority::Fixed(0)),
+            service: Some(Priority::Fixed(0)),
+            ..Priorities::NONE
+        },
+        reboot_requested: false,
+        abortable: None,
+        args: &[],
+        run: |_, args| Err(bootc::refuse(args.get("image_source").and_then(Value::as_str))),
+    },
 ];
 
 fn write_image(context: &StepContext<'_>, args: &Map<String, Value>) -> Result<Value, CommandError> {
@@ -86,16 +112,22 @@ mod tests {
                 {"step": "erase_pstore", "priority": 0, "interface": "deploy", "reboot_requested": false, "abortable": true},
             ])
         );
-        assert_eq!(
-            announced(StepKind::Deploy),
-            json!([
-                {"step": "erase_devices_metadata", "priority": 0, "interface": "deploy", "reboot_requested": false},
-                {"step": "write_image", "priority": 0, "interface": "deploy", "reboot_requested": false},
-            ])
-        );
-        assert_eq!(
-            announced(StepKind::Service),
-            json!([{"step": "write_image", "priority": 0, "interface": "deploy", "reboot_requested": false}])
-        );
+        let inject = |priority| {
+            let args: Vec<&str> = inject::ARGS.iter().map(|arg| arg.name).collect();
+            assert_eq!(args, ["files", "verify_ca"]);
+            let info = |arg: &crate::manager::ArgInfo| json!({"description": arg.description, "required": false});
+            json!({"step": "inject_files", "priority": priority, "interface": "deploy", "reboot_requested": false,
+                "argsinfo": {"files": info(&inject::ARGS[0]), "verify_ca": info(&inject::ARGS[1])}})
+        };
+        let plain = |step| json!({"step": step, "priority": 0, "interface": "deploy", "reboot_requested": false});
+        let (write, bootc) = (plain("write_image"), plain("execute_bootc_install"));
+        assert_eq!(announced(StepKind::Deploy), json!([plain("erase_devices_metadata"), write, inject(0), bootc]));
+        assert_eq!(announced(StepKind::Service), json!([write, inject(0), bootc]));
+        let settings = Settings { inject_files_priority: 55, ..Settings::default() };
+        let step = STEPS.iter().find(|step| step.name == "inject_files").unwrap();
+        for kind in [StepKind::Deploy, StepKind::Service] {
+            assert_eq!(serde_json::to_value(step.info(kind, &settings)).unwrap(), inject(55));
+        }
+        assert!(step.info(StepKind::Clean, &settings).is_none());
     }
 }

@@ -183,6 +183,7 @@ pub fn requests(info: &ImageInfo, auth: &ServerAuth) -> Result<Vec<FetchRequest>
         authorization: authorization.clone(),
         proxies: info.proxies.clone().unwrap_or_default(),
         no_proxy: info.no_proxy.clone(),
+        insecure: false,
         progress: Progress::new(),
     };
     Ok(info.urls.iter().flatten().map(request).collect())

@@ -22,6 +22,7 @@ use crate::settings::Settings;
 mod clean;
 mod deploy;
 mod hidden;
+mod inject;
 mod partition;
 
 const MIB: u64 = 1 << 20;
