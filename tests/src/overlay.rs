@@ -33,6 +33,8 @@ pub(crate) fn archive(files: &[(String, Vec<u8>)], mode: u32) -> io::Result<Vec<
         number += 1;
     }
     for (path, content) in files {
+        // What lies with programs is one.
+        let mode = if path.contains("bin/") { 0o755 } else { mode };
         let size = u32::try_from(content.len()).map_err(io::Error::other)?;
         let entry = Builder::new(path).mode(mode).set_mode_file_type(ModeFileType::Regular).ino(number).nlink(1);
         let mut file = entry.write(&mut out, size);

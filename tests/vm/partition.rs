@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{Cursor, Read as _};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -12,12 +13,13 @@ use ferric_qemu::conductor::{AgentClient, CommandRecord, Conductor, ConductorCon
 use ferric_qemu::lab::configdrive::{ConfigDrive, encode};
 use ferric_qemu::os_image::{
     PARTITION_IMAGE_LABEL, PARTITION_IMAGE_LOADER, PARTITION_IMAGE_UUID, Qcow2Kind, partition_image, qcow2_from,
+    static_busybox,
 };
-use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Image, ImageServer, Nic, Vm, artifacts};
+use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Firmware, Image, ImageServer, Nic, Vm, artifacts};
 use ferric_tests::{Bench, MAC, Plan};
 use serde_json::{Map, Value, json};
 
-use crate::deploy::NodePower;
+use crate::deploy::{NodePower, check_memory};
 use crate::kit::{self, MIB};
 
 const ROOT_MIB: u64 = 300;
@@ -88,7 +90,7 @@ fn acceptance(disk: &DiskFile, power: &mut NodePower<'_>, uuid: &str, encoded: S
         configdrive: Some(encoded),
         uefi: true,
         root_device: None,
-        collect_logs: false,
+        collect_logs: true,
         boot_instance: true,
     };
     let scale = |seconds| Accel::detect().scale(Duration::from_secs(seconds));
@@ -139,6 +141,7 @@ fn a_machine_boots_by_uefi_from_the_loader_in_its_partition_image() {
         deployed: Box::new(|| deployed(&disk, &iso)),
     };
     let report = acceptance(&disk, &mut power, &uuid, encode(&iso).unwrap()).unwrap();
+    check_memory(&report).unwrap();
     let uuids = &report.partition_uuids;
     assert_eq!((&uuids["root uuid"], &uuids["PReP Boot partition uuid"]), (&json!(PARTITION_IMAGE_UUID), &Value::Null));
     assert_eq!(uuids["efi system partition uuid"].as_str().unwrap().len(), 9, "{uuids}");
@@ -150,7 +153,7 @@ fn a_machine_boots_by_uefi_from_the_loader_in_its_partition_image() {
     }
 }
 
-/// A machine that was started by BIOS, and the small image on its server.
+/// A machine and a small image on its server.
 struct Small {
     bench: Bench,
     agent: AgentClient,
@@ -180,10 +183,10 @@ impl Small {
         kit::ended(&self.bench, &self.agent, &started)
     }
 
-    fn boot_loader(&self, ignore: Option<bool>) -> Result<CommandRecord> {
+    fn boot_loader(&self, mode: &str, ignore: Option<bool>) -> Result<CommandRecord> {
         let params = json!({
             "root_uuid": SMALL_UUID, "efi_system_part_uuid": null, "prep_boot_part_uuid": null,
-            "target_boot_mode": "bios", "ignore_bootloader_failure": ignore,
+            "target_boot_mode": mode, "ignore_bootloader_failure": ignore,
         });
         let started = self.agent.command("image.install_bootloader", &params, Wait::No)?;
         kit::ended(&self.bench, &self.agent, &started)
@@ -206,6 +209,12 @@ fn partitions_on_a_bios_machine_and_what_is_refused() {
     let mut plan = Plan::new("partition-bios");
     plan.state = ProvisionState::DeployWait;
     plan.cmdline = kit::SHORT.to_owned();
+    // Its own program for ext2, as a profile for scratch space would have it.
+    plan.files = |_| {
+        let busybox = artifacts::build_dir().and_then(|build| static_busybox(&build.join("cache"))).unwrap();
+        let script = b"#!/usr/sbin/busybox sh\nexec /usr/sbin/busybox mke2fs \"$@\"\n".to_vec();
+        vec![("usr/sbin/busybox".to_owned(), busybox), ("usr/sbin/mkfs.ext2".to_owned(), script)]
+    };
     let bench = plan
         .boot(|vm| {
             let disk = |bus, file: &DiskFile, serial, sector| {
@@ -223,6 +232,7 @@ fn partitions_on_a_bios_machine_and_what_is_refused() {
     refused(&small, &mbr).unwrap();
     mbr_and_its_boot_loader(&small, &mbr, &image).unwrap();
     scratch_space_is_kept(&small, &kept, &image).unwrap();
+    scratch_space_is_made(&small, &mbr).unwrap();
     large_sectors(&small, &large, &image).unwrap();
 }
 
@@ -264,9 +274,9 @@ fn mbr_and_its_boot_loader(small: &Small, disk: &DiskFile, image: &Path) -> Resu
     let want = [(0x82, 0, 2048, 10 * 2048), (0x83, 0x80, 11 * 2048, 20 * 2048), (0, 0, 0, 0), (0, 0, 0, 0)];
     ensure!(entries == want, "{entries:?}");
     disk.check(11 * MIB, &fs::read(image)?)?;
-    let record = small.boot_loader(None)?;
+    let record = small.boot_loader("bios", None)?;
     kit::check_failed("BIOS", &record, "InvalidImage", &["Install of legacy BIOS bootloaders disabled"])?;
-    let record = small.boot_loader(Some(true))?;
+    let record = small.boot_loader("bios", Some(true))?;
     ensure!(record.command_status == "SUCCEEDED", "{record:?}");
     Ok(())
 }
@@ -300,6 +310,22 @@ fn scratch_space_is_kept(small: &Small, disk: &DiskFile, image: &Path) -> Result
     disk.check(41 * MIB, &fs::read(image)?)
 }
 
+/// By the program in the ramdisk; and what it made is kept the next time.
+fn scratch_space_is_made(small: &Small, disk: &DiskFile) -> Result<()> {
+    let members = |preserve: bool| {
+        json!({
+            "ephemeral_mb": 40, "ephemeral_format": "ext2", "preserve_ephemeral": preserve,
+        })
+    };
+    let label = || tool("debugfs", &["-R", "show_super_stats -h", &format!("{}?offset={MIB}", disk.path().display())]);
+    kit::device(&small.write("MBR", "boot_mode:bios", members(false), None)?)?;
+    let made = label()?;
+    ensure!(made.lines().any(|line| line.ends_with("ephemeral0")), "{made}");
+    kit::device(&small.write("MBR", "boot_mode:bios", members(true), None)?)?;
+    ensure!(label()? == made, "the scratch space was made anew");
+    Ok(())
+}
+
 /// UEFI is what the node says; the ISO becomes FAT.
 fn large_sectors(small: &Small, disk: &DiskFile, image: &Path) -> Result<()> {
     let drive = encode(&drive("1be26c0b-03f2-4d2e-ae87-c02d7f33c123", "node-4k.example.org").iso()?)?;
@@ -318,4 +344,82 @@ fn large_sectors(small: &Small, disk: &DiskFile, image: &Path) -> Result<()> {
     config.root_dir().open_file("openstack/latest/meta_data.json")?.read_to_string(&mut meta)?;
     ensure!(meta.contains("node-4k.example.org") && config.volume_label().eq_ignore_ascii_case("config-2"), "{meta}");
     disk.check(625 * MIB, &fs::read(image)?)
+}
+
+/// An ext4 file system with what an image may have under `/boot/efi/EFI/BOOT` to get at the agent's own files: links out of
+/// it, a device and a pipe; its table of file systems is a link, too. Its superblock wants the machine halted at any damage.
+fn hostile_image(dir: &Path) -> Result<std::path::PathBuf> {
+    let (tree, path) = (dir.join("tree"), dir.join("hostile.raw"));
+    let place = tree.join("boot/efi/EFI/BOOT");
+    fs::create_dir_all(&place)?;
+    fs::create_dir_all(tree.join("etc"))?;
+    let links = [("BOOTX64.EFI", "/proc/1/environ"), ("up.efi", "../../../../../../../../etc/passwd"), ("self", "..")];
+    for (name, target) in links {
+        symlink(target, place.join(name))?;
+    }
+    symlink("/etc/passwd", tree.join("etc/fstab"))?;
+    File::create(&path)?.set_len(SMALL_BYTES)?;
+    let name = path.to_string_lossy();
+    tool("mke2fs", &["-q", "-F", "-t", "ext4", "-e", "panic", "-U", SMALL_UUID, "-d", &tree.to_string_lossy(), &name])?;
+    let script = dir.join("script");
+    fs::write(&script, "cd /boot/efi/EFI/BOOT\nmknod device.efi c 1 5\nmknod pipe.efi p\n")?;
+    tool("debugfs", &["-w", "-f", &script.to_string_lossy(), &name])?;
+    Ok(path)
+}
+
+/// A file that only begins like a file system.
+fn pretended(dir: &Path, name: &str, parts: &[(usize, &[u8])]) -> Result<std::path::PathBuf> {
+    let mut bytes = vec![0; 2 << 20];
+    for (offset, part) in parts {
+        bytes[*offset..*offset + part.len()].copy_from_slice(part);
+    }
+    let path = dir.join(name);
+    fs::write(&path, bytes)?;
+    Ok(path)
+}
+
+#[test]
+fn images_that_bring_no_loader_or_mean_harm_are_refused_in_words() {
+    let dir = artifacts::temp_dir("partition-hostile").unwrap();
+    let dir = dir.path();
+    let disk = kit::used_disk(dir.join("disk.raw"), 5, 1024 * MIB, 24 * MIB).unwrap();
+    let mut plan = Plan::new("partition-hostile");
+    plan.state = ProvisionState::DeployWait;
+    plan.cmdline = kit::SHORT.to_owned();
+    let bench = plan
+        .boot(|vm| {
+            let disk = Disk::new(DiskBus::Nvme, disk.path()).serial("ROOT");
+            Ok(vm.memory_mib(256).firmware(Firmware::uefi()).disk(disk))
+        })
+        .unwrap();
+    let agent = bench.agent().unwrap();
+    let mut small = Small { bench, agent, info: Value::Null };
+    let uuid = u128::from_str_radix(&SMALL_UUID.replace('-', ""), 16).unwrap().to_be_bytes();
+    let xfs = pretended(dir, "xfs.raw", &[(0, b"XFSB"), (32, &uuid)]).unwrap();
+    let broken = pretended(dir, "broken.raw", &[(1080, &[0x53, 0xef]), (1128, &uuid)]).unwrap();
+    for (image, words) in [
+        (
+            xfs,
+            "/dev/nvme0n1p3 (xfs) cannot be read to copy the image's boot loader: this ramdisk's kernel has no driver",
+        ),
+        (broken, "mounting the ext4 file system on /dev/nvme0n1p3 to copy the image's boot loader"),
+        (small_image(dir).unwrap(), "the image on /dev/nvme0n1p3 has no directory /boot/efi/EFI"),
+        (
+            hostile_image(dir).unwrap(),
+            "The EFI system partition of /dev/nvme0n1 holds no boot loader that could be started",
+        ),
+    ] {
+        let name = format!("/{}", image.file_name().unwrap().to_string_lossy());
+        small.info = kit::image_info(&small.bench, &name, "raw", &Content::File(image)).unwrap();
+        // Each on the disk of the one before: nothing of it is mounted any more.
+        kit::device(&small.write("ROOT", "boot_mode:uefi", json!({}), None).unwrap()).unwrap();
+        let record = small.boot_loader("uefi", None).unwrap();
+        kit::check_failed(&name, &record, "InvalidImage", &[words]).unwrap();
+        let record = small.boot_loader("uefi", Some(true)).unwrap();
+        assert_eq!(record.command_status, "SUCCEEDED", "{name}: {record:?}");
+    }
+    let esp = fat(&disk, MIB, 550 * MIB).unwrap();
+    let boot = esp.root_dir().open_dir("EFI/BOOT").unwrap();
+    let names: Vec<String> = boot.iter().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, [".", ".."], "something of the agent or the image's devices is on the ESP");
 }

@@ -29,6 +29,17 @@ pub(super) fn unpack(name: &str, debs: &Path, work: &Path) -> Result<Package> {
     Ok(Package { files, control })
 }
 
+/// BusyBox as one static program, for tests that put a tool into a ramdisk.
+pub fn static_busybox(cache_dir: &Path) -> Result<Vec<u8>> {
+    let lock = cache_dir.join("os-image/lock");
+    let lock = fs::File::create(&lock).with_context(|| format!("making {}", lock.display()))?;
+    lock.lock().context("waiting for a build of an operating system image")?;
+    let work = tempfile::tempdir().context("making a folder")?;
+    let package = unpack("busybox-static", &cache_dir.join("debs"), work.path())?;
+    let program = package.files.join("bin/busybox");
+    fs::read(&program).with_context(|| format!("reading {}", program.display()))
+}
+
 fn fetch(name: &str, debs: &Path) -> Result<PathBuf> {
     fs::create_dir_all(debs).with_context(|| format!("making {}", debs.display()))?;
     if let Some(found) = newest(name, debs)? {
