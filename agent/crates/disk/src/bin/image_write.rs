@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         id: image.clone(),
         disk_format: option("--format"),
         checksum: Checksum { algorithm, hex: hex.unwrap_or_else(|| "unknown".to_owned()) },
-        permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2],
+        permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2, Format::Vmdk, Format::Vhd],
         deep_inspection: true,
         unpack_bytes: 128 << 20,
     };

@@ -91,21 +91,21 @@ pub enum ImageError {
     /// The compressed file turned out to be broken while it was being written, or needs more memory than there is.
     #[error("the image cannot be unpacked")]
     Compressed(#[source] UnpackFileError),
-    /// The qcow2 file turned out to be broken while it was being written.
+    /// The image file turned out to be broken while it was being written.
     #[error("the image is broken")]
     Broken(#[source] Qcow2Error),
-    /// The qcow2 file cannot be written in the order in which it is downloaded.
+    /// The image file cannot be written in the order in which it is downloaded.
     #[error(
-        "the qcow2 image cannot be written while it is downloaded from beginning to end, because {reason}; have a \
+        "the image cannot be written while it is downloaded from beginning to end, because {reason}; have a \
          server with support for Range requests serve it, or convert it to raw"
     )]
     NotSequential {
         /// What stands in the way.
         reason: &'static str,
     },
-    /// The qcow2 file would take out of all proportion long.
+    /// The image file would take out of all proportion long.
     #[error(
-        "the qcow2 image is scattered all over its file, so that writing it takes too long (more than {limit} {what}); \
+        "the image is scattered all over its file, so that writing it takes too long (more than {limit} {what}); \
          lay it out anew with qemu-img convert and clusters of 64 KiB, or convert it to raw"
     )]
     Scattered {

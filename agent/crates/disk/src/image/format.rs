@@ -63,6 +63,12 @@ pub enum Reader {
     Raw,
     /// Through the tables of a qcow2 file.
     Qcow2,
+    /// Through the tables or markers of a VMDK file.
+    Vmdk,
+    /// Through the table of a dynamic VHD file.
+    Vhd,
+    /// As they are, but for the footer at the end of a fixed VHD file.
+    FixedVhd,
     /// As they come out of a compressed file; [`check_content`] judges them.
     Compressed(FileCompression),
 }
@@ -101,6 +107,14 @@ pub enum FormatError {
     /// The qcow2 file refers to other files, needs features that are not known, or makes no sense.
     #[error("Security: Image failed safety check")]
     Qcow2(#[source] Qcow2Error),
+    /// The VMDK or VHD file refers to other files, needs features that are not known, or makes no sense.
+    #[error("Security: Image failed safety check: the {format} file {reason}")]
+    UnsafeFile {
+        /// Format.
+        format: &'static str,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The format is permitted, but there is no reader for it here.
     #[error("images in the format {format} cannot be written by this agent; convert it to qcow2 or raw")]
     NoReader {
@@ -136,7 +150,7 @@ impl FormatError {
 /// `prefix` holds the first [`PROBE_BYTES`] of the image, or all of it. Without `deep` a partition table is not judged.
 ///
 /// # Errors
-/// Any [`FormatError`] but [`FormatError::Qcow2`].
+/// Any [`FormatError`] but [`FormatError::Qcow2`] and [`FormatError::UnsafeFile`].
 pub fn choose(
     declared: Option<&str>,
     prefix: &[u8],
@@ -160,6 +174,13 @@ pub fn choose(
     }
     let format = detect(prefix, deep)?;
     check_table(format, prefix, deep)?;
+    // Only its last sector, which is not at hand yet, tells a fixed VHD file from a raw disk.
+    if matches!(format, Format::Raw | Format::Gpt)
+        && declared.and_then(Format::from_name) == Some(Format::Vhd)
+        && permitted.contains(&Format::Vhd)
+    {
+        return Ok((Format::Vhd, Reader::FixedVhd));
+    }
     check_permitted(format, permitted)?;
     if let Some(declared) = declared.filter(|name| Format::from_name(name) != Some(format)) {
         return Err(FormatError::Mismatch { declared: declared.to_owned(), detected: format.name() });
@@ -167,6 +188,8 @@ pub fn choose(
     match format {
         Format::Raw | Format::Gpt | Format::Iso => Ok((format, Reader::Raw)),
         Format::Qcow2 => Ok((format, Reader::Qcow2)),
+        Format::Vmdk => Ok((format, Reader::Vmdk)),
+        Format::Vhd => Ok((format, Reader::Vhd)),
         other => Err(FormatError::NoReader { format: other.name() }),
     }
 }

@@ -11,15 +11,15 @@
 //! - [`deploy`] is the whole of it: credentials, checksum, URLs in turn, trying again.
 //! - [`write`](mod@write) is one attempt: format check, copy, flush, verify, head.
 //! - [`source`] is what the pipeline asks of a download; the agent implements it over HTTP.
-//! - [`checksum`] and [`format`](mod@format) decide what an image must be; [`qcow2`] reads the one format that is not raw,
-//!   and [`compressed`] unpacks raw images that are compressed as a whole, between `download` and `write`.
+//! - [`checksum`] and [`format`](mod@format) decide what an image must be; [`qcow2`], `vmdk` and `vhd` read those that are not
+//!   raw, and [`compressed`] unpacks raw images that are compressed as a whole, between `download` and `write`.
 //!
 //! The happy path: the format is decided from the first bytes; size and tables are judged; both ends of the disk are
 //! zeroed; what the image leaves empty is zeroed; data is written; the disk is flushed; length and checksum are
 //! compared; tail and head are written and flushed. Any failure before the last step leaves a disk without a partition
 //! table; any refusal before the third step leaves the disk as it was.
 //!
-//! Memory is fixed: 3 MiB of downloaded chunks, 6 MiB of write buffers, 1 MiB of head, with qcow2 up to 3 MiB of
+//! Memory is fixed: 3 MiB of downloaded chunks, 6 MiB of write buffers, 1 MiB of head, with qcow2, VMDK and VHD up to 3 MiB of
 //! extents, one table, and for each writer the content of a batch of compressed clusters; with a compressed file its window.
 
 pub mod checksum;
@@ -36,6 +36,8 @@ mod target;
 #[cfg(test)]
 mod testing;
 mod unpack;
+mod vhd;
+mod vmdk;
 pub mod write;
 
 pub use compressed::{FileCompression, UnpackFileError};

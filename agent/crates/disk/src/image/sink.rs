@@ -9,7 +9,7 @@ use ferric_sys::aligned::AlignedBuf;
 use super::error::ImageError;
 use super::qcow2::Qcow2Error;
 use super::target::Target;
-use super::unpack::{Compression, Unpacker};
+use super::unpack::{Compression, UnpackError, Unpacker};
 
 /// Size of a buffer, and how many there are: what is in flight, being filled or waiting.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -327,14 +327,19 @@ impl Unpacking {
             }
             let input = packed.get(cluster.from..cluster.to).unwrap_or_default();
             let out = content.get_mut(len..len + size).unwrap_or_default();
-            unpacker.unpack(input, out).map_err(|source| broken(cluster.offset, source))?;
+            match unpacker.unpack(input, out) {
+                // The last grain of a VMDK file may be shorter than the others.
+                Err(UnpackError::Short { got, .. })
+                    if shared.compression == Compression::Zlib && got >= cluster.len => {}
+                result => result.map_err(|source| broken(cluster.offset, source))?,
+            }
             len += cluster.len;
         }
         shared.target.write(start, content.get(..len).unwrap_or_default())
     }
 }
 
-fn broken(offset: u64, source: super::unpack::UnpackError) -> ImageError {
+fn broken(offset: u64, source: UnpackError) -> ImageError {
     ImageError::Broken(Qcow2Error::Cluster { offset, source })
 }
 

@@ -1,9 +1,9 @@
-//! Decompression of qcow2 clusters (qcow2 specification, "Compressed clusters").
+//! Decompression of qcow2 clusters (qcow2 specification, "Compressed clusters") and VMDK grains.
 
 use std::fmt;
 use std::io;
 
-use flate2::{Decompress, FlushDecompress};
+use flate2::{Decompress, FlushDecompress, Status};
 use zstd::bulk::Decompressor;
 use zstd::zstd_safe::find_frame_compressed_size;
 
@@ -12,6 +12,8 @@ use zstd::zstd_safe::find_frame_compressed_size;
 pub enum Compression {
     /// Raw deflate.
     Deflate,
+    /// Deflate in a zlib stream (RFC 1950), which must end with the cluster.
+    Zlib,
     /// zstd frames.
     Zstd,
 }
@@ -25,6 +27,9 @@ pub enum UnpackError {
     /// The zstd frame is broken.
     #[error("the zstd frame is broken")]
     Zstd(#[from] io::Error),
+    /// The zlib stream goes on behind the cluster, or is cut short.
+    #[error("the zlib stream does not end with the cluster")]
+    NoEnd,
     /// It gives too little.
     #[error("{got} bytes came out where {want} were expected")]
     Short {
@@ -40,6 +45,7 @@ pub(super) struct Unpacker(Kind);
 
 enum Kind {
     Deflate(Box<Decompress>),
+    Zlib(Box<Decompress>),
     Zstd(Box<Decompressor<'static>>),
 }
 
@@ -47,6 +53,7 @@ impl Unpacker {
     pub(super) fn new(compression: Compression) -> Result<Self, UnpackError> {
         Ok(Self(match compression {
             Compression::Deflate => Kind::Deflate(Box::new(Decompress::new(false))),
+            Compression::Zlib => Kind::Zlib(Box::new(Decompress::new(true))),
             Compression::Zstd => Kind::Zstd(Box::new(Decompressor::new()?)),
         }))
     }
@@ -59,6 +66,13 @@ impl Unpacker {
             Kind::Deflate(inflate) => {
                 inflate.reset(false);
                 inflate.decompress(input, out, FlushDecompress::Finish)?;
+                usize::try_from(inflate.total_out()).unwrap_or(usize::MAX)
+            }
+            Kind::Zlib(inflate) => {
+                inflate.reset(true);
+                if inflate.decompress(input, out, FlushDecompress::Finish)? != Status::StreamEnd {
+                    return Err(UnpackError::NoEnd);
+                }
                 usize::try_from(inflate.total_out()).unwrap_or(usize::MAX)
             }
             Kind::Zstd(decompressor) => unzstd(decompressor, input, out)?,
@@ -84,6 +98,7 @@ impl fmt::Debug for Unpacker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.0 {
             Kind::Deflate(_) => "Unpacker(deflate)",
+            Kind::Zlib(_) => "Unpacker(zlib)",
             Kind::Zstd(_) => "Unpacker(zstd)",
         })
     }
@@ -93,7 +108,7 @@ impl fmt::Debug for Unpacker {
 mod tests {
     use std::io::Write;
 
-    use flate2::write::DeflateEncoder;
+    use flate2::write::{DeflateEncoder, ZlibEncoder};
     use proptest::prelude::*;
 
     use super::*;
@@ -105,16 +120,21 @@ mod tests {
                 encoder.write_all(bytes).unwrap();
                 encoder.finish().unwrap()
             }
+            Compression::Zlib => {
+                let mut encoder = ZlibEncoder::new(Vec::new(), flate2::Compression::default());
+                encoder.write_all(bytes).unwrap();
+                encoder.finish().unwrap()
+            }
             Compression::Zstd => zstd::bulk::compress(bytes, 3).unwrap(),
         }
     }
 
-    const BOTH: [Compression; 2] = [Compression::Deflate, Compression::Zstd];
+    const ALL: [Compression; 3] = [Compression::Deflate, Compression::Zlib, Compression::Zstd];
 
     #[test]
     fn clusters_come_out_whatever_follows_them() {
         let cluster: Vec<u8> = (0..65536_u32).map(|index| u8::try_from(index / 97 % 256).unwrap()).collect();
-        for compression in BOTH {
+        for compression in ALL {
             let mut unpacker = Unpacker::new(compression).unwrap();
             for _ in 0..3 {
                 let mut input = packed(compression, &cluster);
@@ -137,7 +157,7 @@ mod tests {
 
     #[test]
     fn broken_clusters_are_errors_and_the_next_one_works() {
-        for compression in BOTH {
+        for compression in ALL {
             let mut unpacker = Unpacker::new(compression).unwrap();
             let good = packed(compression, &[7; 4096]);
             let mut out = vec![0; 4096];

@@ -2,7 +2,7 @@
 
 use std::io::BufRead;
 
-use super::table::{Extent, Kind};
+use super::table::{Extent, Kind, MARKER_BYTES, marked_len};
 use super::{Header, Qcow2Error};
 use crate::image::error::ImageError;
 use crate::image::sink::Sink;
@@ -167,17 +167,30 @@ impl<'a> Copier<'a> {
             self.forget(self.keep.max(have));
         }
         let start = self.recent.len().saturating_sub(have);
-        // What does not shrink is not stored compressed, so that more than a cluster and a bit is never needed.
-        let longest = self.header.cluster_bytes() + self.header.cluster_bytes() / 8 + 512;
-        let wanted = usize::try_from(u64::from(extent.len).min(longest)).unwrap_or(usize::MAX);
-        self.collect(file, u64::try_from(wanted.saturating_sub(have)).unwrap_or_default())?;
-        let packed = self.recent.get(start..).unwrap_or_default();
-        let packed = packed.get(..wanted).unwrap_or(packed);
-        if packed.is_empty() {
-            return Err(self.cut_short());
+        let header = self.header;
+        let longest = header.longest_packed();
+        let mut wanted = usize::try_from(u64::from(extent.len).min(longest)).unwrap_or(usize::MAX);
+        let mut skip = 0;
+        if header.has_markers() {
+            skip = MARKER_BYTES;
+            let marker = self.collect_from(file, start, MARKER_BYTES)?;
+            wanted =
+                MARKER_BYTES + marked_len(marker, header, extent.guest, extent.host).map_err(ImageError::Broken)?;
         }
-        let len = self.header.cluster_bytes().min(self.header.virtual_bytes.saturating_sub(extent.guest));
+        let packed = self.collect_from(file, start, wanted)?.get(skip..).unwrap_or_default();
+        if packed.is_empty() {
+            return Err(ImageError::Broken(Qcow2Error::CutShort { offset: extent.host }));
+        }
+        let len = header.cluster_bytes().min(header.virtual_bytes.saturating_sub(extent.guest));
         sink.unpack(extent.guest, usize::try_from(len).unwrap_or_default(), packed)
+    }
+
+    /// Up to `wanted` bytes from the place `start` of the recent ones on, read as needed; fewer when the file ends.
+    fn collect_from(&mut self, file: &mut dyn BufRead, start: usize, wanted: usize) -> Result<&[u8], ImageError> {
+        let have = self.recent.len().saturating_sub(start);
+        self.collect(file, u64::try_from(wanted.saturating_sub(have)).unwrap_or_default())?;
+        let bytes = self.recent.get(start..).unwrap_or_default();
+        Ok(bytes.get(..wanted).unwrap_or(bytes))
     }
 
     /// Adds up to `count` bytes to the recent ones; fewer when the file ends.

@@ -16,10 +16,31 @@ const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
 
-/// What is needed of a qcow2 header to read the image.
+/// Which file format the tables are those of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Two levels, entries of 8 bytes, L2 tables of one cluster.
+    Qcow2,
+    /// Two levels, entries of 4 bytes in sectors, L2 tables of 512 entries.
+    Vmdk {
+        /// Whether an entry of 1 is a cluster of zeroes.
+        zeroed: bool,
+        /// Whether clusters are compressed; each has a marker before it.
+        packed: bool,
+    },
+    /// One level, entries of 4 bytes in sectors.
+    Vhd {
+        /// Length of the sector bitmap before each cluster.
+        bitmap_bytes: u64,
+    },
+}
+
+/// What is needed of the header of a qcow2 file, or of another with such tables, to read the image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// 2 or 3.
+    /// Format of the tables.
+    pub family: Family,
+    /// That of the file; 2 or 3 for qcow2.
     pub version: u32,
     /// log2 of the cluster size.
     pub cluster_bits: u32,
@@ -62,6 +83,7 @@ impl Header {
         let (header_bytes, compression) = extended(bytes, version, cluster_bits)?;
         let virtual_bytes = be64(bytes, 24)?;
         let mut header = Self {
+            family: Family::Qcow2,
             version,
             cluster_bits,
             virtual_bytes,
@@ -93,9 +115,36 @@ impl Header {
         1 << self.cluster_bits
     }
 
-    /// Entries of an L2 table, which is one cluster.
+    /// Size of a table's entry.
+    pub const fn entry_bytes(&self) -> u64 {
+        match self.family {
+            Family::Qcow2 => 8,
+            Family::Vmdk { .. } | Family::Vhd { .. } => 4,
+        }
+    }
+
+    /// Whether L1 entries tell where L2 tables are, and not where clusters are.
+    pub const fn has_l2(&self) -> bool {
+        !matches!(self.family, Family::Vhd { .. })
+    }
+
+    /// Whether a marker with the length stands before each compressed cluster.
+    pub const fn has_markers(&self) -> bool {
+        matches!(self.family, Family::Vmdk { packed: true, .. })
+    }
+
+    /// Entries of an L2 table: of qcow2, which has one cluster for it.
     pub const fn l2_entries(&self) -> u64 {
-        self.cluster_bytes() / 8
+        match self.family {
+            Family::Qcow2 => self.cluster_bytes() / 8,
+            Family::Vmdk { .. } => 512,
+            Family::Vhd { .. } => 1,
+        }
+    }
+
+    /// Most that a compressed cluster takes up: what does not shrink is not stored compressed.
+    pub(in crate::image) const fn longest_packed(&self) -> u64 {
+        self.cluster_bytes() + self.cluster_bytes() / 8 + 512
     }
 
     /// Bytes of the disk that one L2 table describes.
@@ -109,7 +158,7 @@ impl Header {
     }
 
     pub(super) const fn is_aligned(&self, offset: u64) -> bool {
-        offset.is_multiple_of(self.cluster_bytes())
+        !matches!(self.family, Family::Qcow2) || offset.is_multiple_of(self.cluster_bytes())
     }
 }
 

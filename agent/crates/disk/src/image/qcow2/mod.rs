@@ -4,6 +4,8 @@
 //! the whole file is read once from its beginning, so that it can be hashed, and each cluster is written to its place as
 //! it goes by. Without ranges (`streamed`) the tables are read as they go by, which works for files that have each
 //! table before the data it describes, as `qemu-img convert` writes them.
+//!
+//! VMDK and VHD files have tables of the same kind; their modules read the header, and the rest is done here.
 
 use super::unpack::UnpackError;
 
@@ -14,9 +16,10 @@ mod ranged;
 mod streamed;
 mod table;
 
-pub use header::Header;
+pub use header::{Family, Header};
 pub(super) use ranged::{Ranged, write_ranged};
 pub(super) use streamed::write_streamed;
+pub(super) use table::{MARKER_BYTES, marked_len};
 
 /// Most extents kept in memory at a time (24 bytes each).
 pub(super) const MAX_EXTENTS: usize = 128 << 10;
@@ -94,6 +97,18 @@ pub enum Qcow2Error {
     Overlap {
         /// Offset in the file.
         offset: u64,
+    },
+    /// What stands before a compressed cluster is not what its table says.
+    #[error("the compressed data at {offset} is not what the tables say")]
+    Marker {
+        /// Offset in the file.
+        offset: u64,
+    },
+    /// The end of the file is not as it should be.
+    #[error("the end of the file is wrong: {reason}")]
+    Ending {
+        /// What is wrong.
+        reason: &'static str,
     },
     /// The tables take more room than the file has.
     #[error("the image has more tables than fit into it")]

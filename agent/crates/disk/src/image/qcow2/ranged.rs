@@ -14,7 +14,7 @@ use ferric_types::Progress;
 
 use super::copy::{Copier, Passed, Tables};
 use super::effort::Effort;
-use super::table::{Entry, Extent, Kind, Piece, Runs, check_overlap, entries, l1_entry};
+use super::table::{Entry, Extent, Kind, MARKER_BYTES, Piece, Runs, check_overlap, entries, l1_entry, marked_len};
 use super::{Header, Qcow2Error};
 use crate::image::download::{Tally, pump};
 use crate::image::error::ImageError;
@@ -39,6 +39,8 @@ pub(in crate::image) struct Ranged<'a> {
     pub(in crate::image) header: &'a Header,
     /// The header's bytes.
     pub(in crate::image) header_bytes: &'a [u8],
+    /// The file's last bytes, when they were needed to find the tables.
+    pub(in crate::image) tail: &'a [u8],
     /// Size of the file.
     pub(in crate::image) file_bytes: u64,
     /// Most extents to keep.
@@ -91,16 +93,25 @@ impl Ranged<'_> {
             Ok::<_, ImageError>(bytes)
         };
         let header = self.header;
-        let entry = |bytes: &[u8]| entries(bytes).next().unwrap_or_default();
-        let l1 = entry(&read("the L1 table", header.l1_offset, 8)?);
-        let Some(l2) = l1_entry(l1, header).map_err(invalid)? else { return Ok(Vec::new()) };
-        let l2 = entry(&read("an L2 table", l2, 8)?);
-        match Entry::parse(l2, header).map_err(invalid)? {
+        let entry = |bytes: &[u8]| entries(bytes, header).next().unwrap_or_default();
+        let mut raw = entry(&read("the L1 table", header.l1_offset, header.entry_bytes())?);
+        if header.has_l2() {
+            let Some(l2) = l1_entry(raw, header).map_err(invalid)? else { return Ok(Vec::new()) };
+            raw = entry(&read("an L2 table", l2, header.entry_bytes())?);
+        }
+        match Entry::parse(raw, header).map_err(invalid)? {
             Entry::Nothing => Ok(Vec::new()),
             Entry::Data { host } => read("a cluster", host, header.cluster_bytes().min(FIRST_BYTES)),
             Entry::Packed { host, len } => {
+                let (mut host, mut len) = (host, u64::from(len));
+                if header.has_markers() {
+                    let marker_bytes = u64::try_from(MARKER_BYTES).unwrap_or_default();
+                    let marker = read("a cluster", host, marker_bytes)?;
+                    let packed = marked_len(&marker, header, 0, host).map_err(invalid)?;
+                    (host, len) = (host + marker_bytes, u64::try_from(packed).unwrap_or_default());
+                }
                 // The length reaches to the end of a sector, which a file need not have.
-                let packed = read("a cluster", host, u64::from(len).min(self.file_bytes.saturating_sub(host)))?;
+                let packed = read("a cluster", host, len.min(self.file_bytes.saturating_sub(host)))?;
                 let mut cluster = vec![0; usize::try_from(header.cluster_bytes()).unwrap_or_default()];
                 let broken = |source| ImageError::Broken(Qcow2Error::Cluster { offset: 0, source });
                 Unpacker::new(header.compression)
@@ -142,8 +153,10 @@ struct Window {
 
 impl Window {
     fn end(&self, image: &Ranged<'_>) -> u64 {
-        let end = self.extents.iter().map(|extent| extent.end(image.header)).max().unwrap_or_default();
-        end.min(image.file_bytes)
+        // How long a marked cluster is stands before it in the file; it ends before the next extent.
+        let marked = self.next.filter(|_| image.header.has_markers());
+        let ends = || self.extents.iter().map(|extent| extent.end(image.header)).max().unwrap_or_default();
+        marked.unwrap_or_else(ends).min(image.file_bytes)
     }
 }
 
@@ -247,38 +260,45 @@ impl Walker<'_> {
         let mut effort = Effort::default();
         let mut runs = Runs::new(header);
         self.table(0, image.header_bytes, &mut digest, visit)?;
-        image.check_inside("the L1 table", header.l1_offset, header.l1_entries * 8).map_err(invalid)?;
+        if !image.tail.is_empty() {
+            let tail_bytes = u64::try_from(image.tail.len()).unwrap_or_default();
+            self.table(image.file_bytes.saturating_sub(tail_bytes), image.tail, &mut digest, visit)?;
+        }
+        let l1_bytes = header.l1_entries * header.entry_bytes();
+        image.check_inside("the L1 table", header.l1_offset, l1_bytes).map_err(invalid)?;
         let (mut guest, mut l2_tables, mut near) = (0_u64, 0, Near::default());
         let mut l1_at = header.l1_offset;
-        let l1_end = header.l1_offset + header.l1_entries * 8;
+        let l1_end = header.l1_offset + l1_bytes;
         let mut l1 = Vec::new();
         while l1_at < l1_end {
             l1.resize(usize::try_from((l1_end - l1_at).min(L1_STEP_BYTES)).unwrap_or_default(), 0);
             source.read_exact_at(l1_at, &mut l1).map_err(|source| image.download_error(source))?;
             effort.requests += 1;
             self.table(l1_at, &l1, &mut digest, visit)?;
-            for (index, raw) in entries(&l1).enumerate() {
+            if !header.has_l2() {
+                self.clusters(guest, &l1, &mut runs, &mut effort, visit)?;
+                effort.check(image.file_bytes, 1)?;
+                guest += u64::try_from(l1.len()).unwrap_or_default() / header.entry_bytes() * header.cluster_bytes();
+                l1_at += u64::try_from(l1.len()).unwrap_or_default();
+                continue;
+            }
+            for (index, raw) in entries(&l1, header).enumerate() {
                 if let Some(host) = l1_entry(raw, header).map_err(invalid)? {
                     l2_tables += 1;
                     // Tables do not share a place, so this many take up this much of the file.
-                    if l2_tables > image.file_bytes / header.cluster_bytes() {
+                    if l2_tables > image.file_bytes / (header.l2_entries() * header.entry_bytes()) {
                         return Err(invalid(Qcow2Error::TooManyTables));
                     }
-                    let len_bytes = header.l2_needed(guest) * 8;
+                    let len_bytes = header.l2_needed(guest) * header.entry_bytes();
                     image.check_inside("an L2 table", host, len_bytes).map_err(invalid)?;
                     if !near.holds(host, len_bytes) {
-                        let end = self.end_of_neighbours(entries(&l1).skip(index), guest);
+                        let end = self.end_of_neighbours(entries(&l1, header).skip(index), guest);
                         near.read(source, host, end).map_err(|source| image.download_error(source))?;
                         effort.requests += 1;
                     }
                     let l2 = near.get(host, len_bytes);
                     self.table(host, l2, &mut digest, visit)?;
-                    self.l2(guest, l2, &mut runs, &mut |piece| {
-                        if let Piece::Extent(extent) = &piece {
-                            effort.piece(extent, header);
-                        }
-                        visit(piece)
-                    })?;
+                    self.clusters(guest, l2, &mut runs, &mut effort, visit)?;
                     effort.check(image.file_bytes, 1)?;
                 } else if let Some(piece) = runs.push_gap(guest, header.l2_coverage()) {
                     visit(piece)?;
@@ -299,7 +319,7 @@ impl Walker<'_> {
         let header = self.image.header;
         let (mut begin, mut end) = (None, 0_u64);
         for raw in tables {
-            let len_bytes = header.l2_needed(guest) * 8;
+            let len_bytes = header.l2_needed(guest) * header.entry_bytes();
             guest = guest.saturating_add(header.l2_coverage());
             let host = match l1_entry(raw, header) {
                 Ok(Some(host)) => host,
@@ -333,15 +353,26 @@ impl Walker<'_> {
         visit(Piece::Extent(Extent { host, guest: fingerprint, len, kind: Kind::Table }))
     }
 
-    fn l2(&self, guest: u64, table: &[u8], runs: &mut Runs<'_>, visit: &mut Visit<'_>) -> Result<(), ImageError> {
+    /// The clusters of a table for the disk's bytes from `guest` on.
+    fn clusters(
+        &self,
+        guest: u64,
+        table: &[u8],
+        runs: &mut Runs<'_>,
+        effort: &mut Effort,
+        visit: &mut Visit<'_>,
+    ) -> Result<(), ImageError> {
         let header = self.image.header;
         let mut guest = guest;
-        for raw in entries(table) {
+        for raw in entries(table, header) {
             let entry = Entry::parse(raw, header).map_err(FormatError::Qcow2)?;
             if let Entry::Data { host } | Entry::Packed { host, .. } = entry {
                 self.image.check_inside("a cluster", host, 1).map_err(FormatError::Qcow2)?;
             }
             if let Some(piece) = runs.push(guest, entry) {
+                if let Piece::Extent(extent) = &piece {
+                    effort.piece(extent, header);
+                }
                 visit(piece)?;
             }
             guest += header.cluster_bytes();

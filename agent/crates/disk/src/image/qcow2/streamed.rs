@@ -27,7 +27,7 @@ pub(in crate::image) fn write_streamed(
     file: &mut dyn BufRead,
     sink: &mut Sink<'_>,
 ) -> Result<(), ImageError> {
-    let l1_bytes = header.l1_entries * 8;
+    let l1_bytes = header.l1_entries * header.entry_bytes();
     if header.l1_offset > MAX_L1_OFFSET {
         return Err(ImageError::NotSequential { reason: "its L1 table is not at its beginning" });
     }
@@ -65,16 +65,26 @@ impl Discovered<'_> {
     fn l1(&mut self, bytes: &[u8], passed: Passed) -> Result<(), ImageError> {
         let mut runs = Runs::new(self.header);
         let mut guest = 0_u64;
-        for raw in entries(bytes) {
-            if let Some(host) = l1_entry(raw, self.header).map_err(ImageError::Broken)? {
-                let len = u32::try_from(self.header.l2_needed(guest) * 8).unwrap_or(u32::MAX);
+        for raw in entries(bytes, self.header) {
+            if !self.header.has_l2() {
+                let entry = Entry::parse(raw, self.header).map_err(ImageError::Broken)?;
+                match runs.push(guest, entry) {
+                    Some(Piece::Extent(extent)) => self.promise(extent, passed)?,
+                    gap => self.note_gap(gap),
+                }
+            } else if let Some(host) = l1_entry(raw, self.header).map_err(ImageError::Broken)? {
+                let len_bytes = self.header.l2_needed(guest) * self.header.entry_bytes();
+                let len = u32::try_from(len_bytes).unwrap_or(u32::MAX);
                 self.promise(Extent { host, guest, len, kind: Kind::Table }, passed)?;
             } else {
                 self.note_gap(runs.push_gap(guest, self.header.l2_coverage()));
             }
             guest = guest.saturating_add(self.header.l2_coverage());
         }
-        self.note_gap(runs.finish());
+        match runs.finish() {
+            Some(Piece::Extent(extent)) => self.promise(extent, passed)?,
+            gap => self.note_gap(gap),
+        }
         Ok(())
     }
 
@@ -89,7 +99,7 @@ impl Discovered<'_> {
         let each = |visit: &mut dyn FnMut(Piece) -> Result<(), ImageError>| {
             let mut runs = Runs::new(header);
             let mut guest = table.guest;
-            for raw in entries(bytes) {
+            for raw in entries(bytes, header) {
                 let entry = Entry::parse(raw, header).map_err(ImageError::Broken)?;
                 runs.push(guest, entry).map_or(Ok(()), &mut *visit)?;
                 guest += header.cluster_bytes();
@@ -148,6 +158,7 @@ mod tests {
     #[test]
     fn a_file_of_countless_pieces_is_given_up() {
         let header = Header {
+            family: crate::image::qcow2::Family::Qcow2,
             version: 3,
             cluster_bits: 9,
             virtual_bytes: 1 << 40,

@@ -1,15 +1,43 @@
 //! Entries of the L1 and L2 tables, and the extents that they add up to.
 
-use super::{Header, Qcow2Error};
+use super::{Family, Header, Qcow2Error};
 
 /// Offset bits of L1 entries and of L2 entries for clusters that are not compressed.
 const OFFSET_MASK: u64 = 0x00ff_ffff_ffff_fe00;
 const COMPRESSED: u64 = 1 << 62;
 const ZERO: u64 = 1;
+/// The file's unit of VMDK and VHD.
+const SECTOR: u64 = 512;
+/// A VHD block that is not in the file.
+const NO_BLOCK: u64 = 0xffff_ffff;
+
+/// What stands before a compressed grain of a VMDK file: its place on the disk in sectors, its length.
+pub(in crate::image) const MARKER_BYTES: usize = 12;
+
+/// Length of the compressed data behind a marker, which must be that of the cluster at `guest`; `offset` is its place in
+/// the file.
+pub(in crate::image) fn marked_len(
+    marker: &[u8],
+    header: &Header,
+    guest: u64,
+    offset: u64,
+) -> Result<usize, Qcow2Error> {
+    let Some((sector, rest)) = marker.split_first_chunk() else { return Err(Qcow2Error::CutShort { offset }) };
+    let Some((length, _)) = rest.split_first_chunk() else { return Err(Qcow2Error::CutShort { offset }) };
+    let length = u32::from_le_bytes(*length);
+    let fits = length > 0 && u64::from(length) <= header.longest_packed();
+    if u64::from_le_bytes(*sector).checked_mul(SECTOR) != Some(guest) || !fits {
+        return Err(Qcow2Error::Marker { offset });
+    }
+    usize::try_from(length).ok().ok_or(Qcow2Error::Marker { offset })
+}
 
 /// Where the L2 table of an L1 entry is; `None` when the disk has nothing there.
 pub(super) fn l1_entry(raw: u64, header: &Header) -> Result<Option<u64>, Qcow2Error> {
-    let offset = raw & OFFSET_MASK;
+    let offset = match header.family {
+        Family::Qcow2 => raw & OFFSET_MASK,
+        Family::Vmdk { .. } | Family::Vhd { .. } => raw * SECTOR,
+    };
     if !header.is_aligned(offset) {
         return Err(Qcow2Error::Misaligned { what: "an L2 table", offset });
     }
@@ -37,6 +65,26 @@ pub(super) enum Entry {
 
 impl Entry {
     pub(super) fn parse(raw: u64, header: &Header) -> Result<Self, Qcow2Error> {
+        match header.family {
+            Family::Qcow2 => Self::of_qcow2(raw, header),
+            Family::Vhd { .. } if raw == NO_BLOCK => Ok(Self::Nothing),
+            Family::Vhd { bitmap_bytes } => Ok(Self::Data { host: raw * SECTOR + bitmap_bytes }),
+            Family::Vmdk { .. } if raw == 0 => Ok(Self::Nothing),
+            // Otherwise the second sector is the descriptor's.
+            Family::Vmdk { zeroed, .. } if raw == 1 => {
+                if zeroed {
+                    Ok(Self::Nothing)
+                } else {
+                    Err(Qcow2Error::Entry { entry: raw })
+                }
+            }
+            // The length is in the file; at least one sector.
+            Family::Vmdk { packed: true, .. } => Ok(Self::Packed { host: raw * SECTOR, len: 512 }),
+            Family::Vmdk { .. } => Ok(Self::Data { host: raw * SECTOR }),
+        }
+    }
+
+    fn of_qcow2(raw: u64, header: &Header) -> Result<Self, Qcow2Error> {
         if raw & COMPRESSED != 0 {
             // The lower bits are the offset, the upper ones count additional sectors of 512 bytes.
             let offset_bits = 62 - (header.cluster_bits - 8);
@@ -57,10 +105,14 @@ impl Entry {
     }
 }
 
-/// Entries of a table: big-endian, 8 bytes each.
-pub(super) fn entries(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    let (entries, _) = bytes.as_chunks::<8>();
-    entries.iter().map(|entry| u64::from_be_bytes(*entry))
+/// Entries of a table: big-endian, and little-endian in VMDK files.
+pub(super) fn entries<'b>(bytes: &'b [u8], header: &Header) -> impl Iterator<Item = u64> + use<'b> {
+    let little = matches!(header.family, Family::Vmdk { .. });
+    let size = if header.entry_bytes() == 8 { 8 } else { 4 };
+    bytes.chunks_exact(size).map(move |entry| {
+        let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
+        if little { entry.iter().rev().fold(0, add) } else { entry.iter().fold(0, add) }
+    })
 }
 
 /// What an extent of the file is.
@@ -197,6 +249,7 @@ mod tests {
 
     fn header(cluster_bits: u32) -> Header {
         Header {
+            family: Family::Qcow2,
             version: 3,
             cluster_bits,
             virtual_bytes: 100 << cluster_bits,

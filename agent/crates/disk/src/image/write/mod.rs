@@ -11,11 +11,13 @@ use super::download::{Tally, pump};
 use super::error::ImageError;
 use super::format::{Format, FormatError, PROBE_BYTES, Reader, check_content, choose};
 use super::place::Place;
-use super::qcow2::{Header, MAX_EXTENTS, Ranged, write_ranged, write_streamed};
+use super::qcow2::{Header, MAX_EXTENTS, Qcow2Error, Ranged, write_ranged, write_streamed};
 use super::sink::{self, Clusters, Sink};
 use super::source::{ImageSource, SourceError};
 use super::target::Target;
 use super::unpack::Compression;
+use super::vhd;
+use super::vmdk::{self, Sparse, write_marked};
 
 /// What is to be written.
 #[derive(Debug, Clone)]
@@ -160,23 +162,38 @@ impl Attempt<'_> {
                 pump(stream, tally, self.progress, |chunks| self.raw(chunks))?
             }
             Reader::Compressed(compression) => {
-                let mut tail = vec![0; usize::try_from(file_bytes).unwrap_or(usize::MAX).min(TAIL_BYTES)];
-                let tail_at = file_bytes - u64::try_from(tail.len()).unwrap_or_default();
-                source.read_exact_at(tail_at, &mut tail).map_err(|source| self.download_error(source))?;
+                let tail = self.tail(source, file_bytes, TAIL_BYTES)?;
                 self.check_size(least_bytes(compression, &prefix, &tail))?;
                 drop((prefix, tail));
                 self.progress.phase("write", Some(file_bytes));
                 let stream = source.stream(0).map_err(|source| self.download_error(source))?;
                 return pump(stream, tally, self.progress, |chunks| self.compressed(compression, chunks));
             }
-            Reader::Qcow2 => {
-                let header = self.header(&prefix)?;
+            Reader::FixedVhd => {
+                let footer = self.tail(source, file_bytes, vhd::FOOTER_BYTES)?;
+                let disk_bytes = file_bytes - u64::try_from(footer.len()).unwrap_or_default();
+                vhd::check_fixed(&footer, disk_bytes).map_err(|reason| unsafe_file("vhd", reason))?;
+                self.check_size(disk_bytes)?;
+                self.target.check_head(&prefix)?;
+                drop(prefix);
+                self.progress.phase("write", Some(file_bytes));
+                let stream = source.stream(0).map_err(|source| self.download_error(source))?;
+                pump(stream, tally, self.progress, |chunks| self.fixed_vhd(chunks))?
+            }
+            Reader::Qcow2 | Reader::Vmdk | Reader::Vhd => {
+                let (mut header, sparse) = self.header(reader, &prefix)?;
                 prefix.truncate(usize::try_from(header.header_bytes).unwrap_or_default());
                 prefix.shrink_to_fit();
+                let mut tail = Vec::new();
+                if let Some(sparse) = sparse {
+                    tail = self.tail(source, file_bytes, vmdk::FOOTER_BYTES)?;
+                    header = sparse.with_footer(&tail).map_err(|reason| unsafe_file("vmdk", reason))?;
+                }
                 let image = Ranged {
                     id: &self.spec.id,
                     header: &header,
                     header_bytes: &prefix,
+                    tail: &tail,
                     file_bytes,
                     max_extents: self.max_extents,
                 };
@@ -212,10 +229,19 @@ impl Attempt<'_> {
                     self.check_size(least_bytes(compression, prefix, &[]))?;
                     return self.compressed(compression, chunks);
                 }
-                Reader::Qcow2 => {
-                    let header = self.header(prefix)?;
+                Reader::FixedVhd => {
+                    let footer_bytes = u64::try_from(vhd::FOOTER_BYTES).unwrap_or_default();
+                    self.check_size(size_bytes.unwrap_or_default().saturating_sub(footer_bytes))?;
+                    self.target.check_head(prefix)?;
+                    self.fixed_vhd(chunks)?
+                }
+                Reader::Qcow2 | Reader::Vmdk | Reader::Vhd => {
+                    let (header, sparse) = self.header(reader, prefix)?;
                     sink::run(self.target, clusters(&header), |sink| {
-                        write_streamed(&self.spec.id, &header, self.max_extents, chunks, sink)?;
+                        match sparse {
+                            Some(sparse) => write_marked(&self.spec.id, &sparse, chunks, sink)?,
+                            None => write_streamed(&self.spec.id, &header, self.max_extents, chunks, sink)?,
+                        }
                         self.pad(header.virtual_bytes, sink)
                     })?;
                     header.virtual_bytes
@@ -230,14 +256,29 @@ impl Attempt<'_> {
         Ok(choose(spec.disk_format.as_deref(), prefix, &spec.permitted_formats, spec.deep_inspection)?)
     }
 
-    /// The qcow2 header, when its disk fits.
-    fn header(&self, prefix: &[u8]) -> Result<Header, ImageError> {
-        let header = Header::parse(prefix).map_err(FormatError::Qcow2)?;
+    /// The last bytes of the file.
+    fn tail(&self, source: &mut dyn ImageSource, file_bytes: u64, len: usize) -> Result<Vec<u8>, ImageError> {
+        let mut tail = vec![0; usize::try_from(file_bytes).unwrap_or(usize::MAX).min(len)];
+        let at = file_bytes - u64::try_from(tail.len()).unwrap_or_default();
+        source.read_exact_at(at, &mut tail).map_err(|source| self.download_error(source))?;
+        Ok(tail)
+    }
+
+    /// The header of a file with tables, when its disk fits; and what a VMDK file says, when its tables are at its end.
+    fn header(&self, reader: Reader, prefix: &[u8]) -> Result<(Header, Option<Sparse>), ImageError> {
+        let (header, sparse) = match reader {
+            Reader::Vmdk => {
+                let sparse = Sparse::parse(prefix).map_err(|reason| unsafe_file("vmdk", reason))?;
+                (sparse.header, Some(sparse).filter(|sparse| sparse.tables_at_end))
+            }
+            Reader::Vhd => (vhd::parse(prefix).map_err(|reason| unsafe_file("vhd", reason))?, None),
+            _ => (Header::parse(prefix).map_err(FormatError::Qcow2)?, None),
+        };
         if header.virtual_bytes == 0 {
             return Err(FormatError::Empty.into());
         }
         self.check_size(header.virtual_bytes)?;
-        Ok(header)
+        Ok((header, sparse))
     }
 
     fn check_size(&self, image_bytes: u64) -> Result<(), ImageError> {
@@ -282,6 +323,17 @@ impl Attempt<'_> {
         })
     }
 
+    /// Writes the content of a fixed VHD file; says how long it was.
+    fn fixed_vhd(&self, file: &mut dyn BufRead) -> Result<u64, ImageError> {
+        let mut content = vhd::WithoutFooter::new(file);
+        let disk_bytes = self.raw(&mut content)?;
+        match vhd::check_fixed(content.footer(), disk_bytes) {
+            Ok(()) if disk_bytes > 0 => Ok(disk_bytes),
+            Ok(()) => Err(FormatError::Empty.into()),
+            Err(reason) => Err(ImageError::Broken(Qcow2Error::Ending { reason })),
+        }
+    }
+
     /// Zeroes the rest of the last sector, when the image ends within one.
     fn pad(&self, image_bytes: u64, sink: &mut Sink<'_>) -> Result<(), ImageError> {
         let dev = self.target.dev();
@@ -320,6 +372,10 @@ impl Attempt<'_> {
     }
 }
 
+fn unsafe_file(format: &'static str, reason: &'static str) -> ImageError {
+    FormatError::UnsafeFile { format, reason }.into()
+}
+
 fn clusters(header: &Header) -> Clusters {
     let bytes = usize::try_from(header.cluster_bytes()).unwrap_or_default();
     Clusters { compression: header.compression, bytes }
@@ -345,3 +401,5 @@ mod packed_tests;
 mod place_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod vmdk_vhd_tests;

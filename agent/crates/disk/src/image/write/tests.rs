@@ -22,7 +22,7 @@ pub(super) enum Mode {
     InOrderUnsized,
 }
 
-const MODES: [Mode; 4] = [Mode::Ranges, Mode::Windows, Mode::InOrder, Mode::InOrderUnsized];
+pub(super) const MODES: [Mode; 4] = [Mode::Ranges, Mode::Windows, Mode::InOrder, Mode::InOrderUnsized];
 
 pub(super) fn source(file: &[u8], mode: Mode) -> TestSource {
     let ranges = matches!(mode, Mode::Ranges | Mode::Windows);
@@ -49,7 +49,7 @@ pub(super) fn assert_written(name: &str, file: &[u8], format: Option<&str>, cont
     assert_disk(&format!("{name} {mode:?}"), &disk, content, sector);
 }
 
-fn assert_disk(name: &str, disk: &TestDisk, content: &[u8], sector: u32) {
+pub(super) fn assert_disk(name: &str, disk: &TestDisk, content: &[u8], sector: u32) {
     let mut want = vec![OLD_DATA; usize::try_from(DISK).unwrap()];
     // The head is written whole.
     want[..content.len().next_multiple_of(usize::try_from(sector).unwrap()).max(MIB)].fill(0);
