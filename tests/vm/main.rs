@@ -25,6 +25,8 @@ mod faults;
 #[cfg(test)]
 mod hints;
 #[cfg(test)]
+mod inject;
+#[cfg(test)]
 mod inspect;
 #[cfg(test)]
 mod kit;

@@ -502,6 +502,10 @@ fn a_refused_certificate_is_not_tried_again_and_unknown_schemes_never() {
     let begun = Instant::now();
     let error = bench.read().unwrap_err();
     assert!(matches!(error, SourceError::Failed { tries: 1, .. }), "{error:?}");
+    // Unless whoever asks takes any.
+    let request = FetchRequest { insecure: true, ..bench.request() };
+    assert_eq!(bench.downloader.get(&request, 10).unwrap(), b"x");
+    assert!(bench.read().is_err(), "a connection without checks was used for a request with checks");
     for url in ["file:///dev/zero", "oci://registry/x", "http://"] {
         let request = FetchRequest { url: url.into(), ..FetchRequest::default() };
         let error = bench.downloader.get(&request, 10).unwrap_err();
