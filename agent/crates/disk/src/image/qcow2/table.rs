@@ -109,9 +109,11 @@ impl Entry {
 pub(super) fn entries<'b>(bytes: &'b [u8], header: &Header) -> impl Iterator<Item = u64> + use<'b> {
     let little = matches!(header.family, Family::Vmdk { .. });
     let size = if header.entry_bytes() == 8 { 8 } else { 4 };
-    bytes.chunks_exact(size).map(move |entry| {
-        let add = |sum: u64, byte: &u8| sum << 8 | u64::from(*byte);
-        if little { entry.iter().rev().fold(0, add) } else { entry.iter().fold(0, add) }
+    bytes.chunks_exact(size).map(move |entry| match *entry {
+        [a, b, c, d, e, f, g, h] => u64::from_be_bytes([a, b, c, d, e, f, g, h]),
+        [a, b, c, d] if little => u32::from_le_bytes([a, b, c, d]).into(),
+        [a, b, c, d] => u32::from_be_bytes([a, b, c, d]).into(),
+        _ => 0,
     })
 }
 
