@@ -1,5 +1,6 @@
 //! What the program does by the way it is started.
 
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -41,11 +42,20 @@ const FLUSH_TIME: Duration = Duration::from_secs(2);
 
 /// Runs the program: PID 1 when the kernel starts it, the worker when PID 1 or a service manager does.
 pub fn run(extensions: &'static [&'static Extension], managers: &'static [&'static dyn HardwareManager]) -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = args.iter().map(String::as_str).collect();
-    if std::process::id() == 1 && words.first() != Some(&"run") {
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let args: Vec<OsString> = args.collect();
+    // Before anything is made of the arguments: the kernel passes on whatever stands in its command line.
+    if is_init(std::process::id(), &program, &args) {
         init::run()
     }
+    let words = match args.iter().map(|arg| arg.to_str().ok_or(arg)).collect::<Result<Vec<&str>, &OsString>>() {
+        Ok(words) => words,
+        Err(arg) => {
+            let _unread = writeln!(std::io::stderr(), "ferric-agent: the argument {} is not UTF-8", arg.display());
+            return ExitCode::from(2);
+        }
+    };
     match words.as_slice() {
         ["run", ..] => success(work(extensions, managers).is_ok()),
         ["inventory", json @ ..] if matches!(json, [] | ["--json"]) => {
@@ -68,6 +78,12 @@ pub fn run(extensions: &'static [&'static Extension], managers: &'static [&'stat
             ExitCode::from(2)
         }
     }
+}
+
+/// Whether the kernel has started this process, and not a container or a service manager in a PID namespace: words of its
+/// command line that mean nothing to it become arguments, so that the first of them does not tell.
+fn is_init(pid: u32, program: &OsStr, args: &[OsString]) -> bool {
+    pid == 1 && (program == "/init" || args.first().is_none_or(|word| word != "run"))
 }
 
 fn print(text: &str) -> ExitCode {
@@ -121,4 +137,27 @@ fn work(
     }
     logs::flush(FLUSH_TIME);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_starts_the_init_whatever_its_command_line_holds() {
+        let args = |words: &[&[u8]]| words.iter().map(|word| OsStr::from_bytes(word).to_owned()).collect::<Vec<_>>();
+        for (pid, program, words, want) in [
+            (1, "/init", args(&[]), true),
+            (1, "/init", args(&[b"caf\xe9"]), true),
+            (1, "/init", args(&[b"run"]), true),
+            (1, "/usr/bin/ferric-agent", args(&[]), true),
+            (1, "/usr/bin/ferric-agent", args(&[b"run"]), false),
+            (2, "/init", args(&[]), false),
+            (300, "ferric-agent", args(&[b"inventory"]), false),
+        ] {
+            assert_eq!(is_init(pid, OsStr::new(program), &words), want, "{pid} {program} {words:?}");
+        }
+    }
 }

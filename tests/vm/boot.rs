@@ -19,7 +19,8 @@ fn first_heartbeat_arrives_in_128_mib_whatever_the_settings() {
     // The kernel itself writes to one serial port only.
     plan.console = "console=tty0 console=ttyS0 console=ttyS1".to_owned();
     plan.cmdline =
-        "ipa-frob=1 ipa_debug=1 ipa-listen-port=banana ipa-lookup-timeout=soon ipa-ntp-server=$(reboot)".to_owned();
+        "run café ipa-frob=1 ipa_debug=1 ipa-listen-port=banana ipa-lookup-timeout=soon ipa-ntp-server=$(reboot)"
+            .to_owned();
     let bench = plan.boot(|vm| Ok(vm.serial_ports(2).no_reboot())).unwrap();
     let beat = bench.heartbeat().unwrap();
     assert_eq!(beat.text("callback_url"), Some(format!("https://{AGENT_ADDRESS}").as_str()));

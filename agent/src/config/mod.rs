@@ -130,7 +130,11 @@ pub fn load(root: &Root) -> (Config, Vec<Warning>) {
     }
     if root.is_host() {
         sources.environment = environment();
-        sources.flags = std::env::args().skip_while(|word| word != "run").skip(1).collect();
+        sources.flags = std::env::args_os()
+            .map(|word| word.to_string_lossy().into_owned())
+            .skip_while(|word| word != "run")
+            .skip(1)
+            .collect();
     }
     let (config, more) = read(&sources);
     warnings.extend(more);
