@@ -29,6 +29,8 @@ pub struct RecordedRequest {
     pub body: Vec<u8>,
     /// Status of the answer; `None` while it is not answered, or when a fault left it without one.
     pub status: Option<u16>,
+    /// Body of the answer, when it is a refusal (400 and above) of the conductor's own.
+    pub refusal: Option<Value>,
     /// Whether a scripted fault decided the answer.
     pub faulted: bool,
 }
@@ -38,6 +40,14 @@ impl RecordedRequest {
     #[must_use]
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
+    }
+
+    /// Why it was refused, in the conductor's words.
+    #[must_use]
+    pub fn refusal_text(&self) -> Option<String> {
+        let message = self.refusal.as_ref()?["error_message"].as_str()?;
+        let inner: Value = serde_json::from_str(message).unwrap_or_default();
+        Some(inner["faultstring"].as_str().unwrap_or(message).to_owned())
     }
 
     /// The first value of a query key.

@@ -202,6 +202,7 @@ fn record(
         headers: head.headers.clone(),
         body,
         status: None,
+        refusal: None,
         faulted: false,
     });
     drop(state);
@@ -233,7 +234,10 @@ fn settle(shared: &Arc<Shared>, sequence: u64, path: &str, body: &[u8], outcome:
     }
     let hooks_time = state.settings.inspection_hooks;
     drop(state);
-    note(shared, sequence, |r| r.status = Some(outcome.reply.status));
+    note(shared, sequence, |r| {
+        r.status = Some(outcome.reply.status);
+        r.refusal = outcome.reply.body.clone().filter(|_| outcome.reply.status >= 400);
+    });
     if Endpoint::of_path(path) == Some(Endpoint::Inspection) && outcome.reply.status == 202 {
         let shared = Arc::clone(shared);
         thread::spawn(move || {

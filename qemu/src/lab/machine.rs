@@ -1,7 +1,9 @@
 //! The lab's machine: QEMU behind the power switch that the flows use.
 
 use super::display::Display;
+use super::drivers;
 use super::options::{DiskSpec, FirmwareKind, MachineOptions};
+use super::refusal::InspectionRefused;
 use crate::artifacts::{self, Image};
 use crate::conductor::Conductor;
 use crate::conductor::flow::{BootTarget, Power};
@@ -35,6 +37,10 @@ pub struct LabMachine {
     uefi: bool,
     /// Kernel parameters of the next boot of the ramdisk.
     cmdline: String,
+    /// Whether the ramdisk is booted to send inspection data.
+    expects_inspection: bool,
+    /// Requests that the conductor had seen when the machine was switched on.
+    requests_before: u64,
     conductor: Arc<Conductor>,
     display: Display,
     show_console: bool,
@@ -82,12 +88,18 @@ impl LabMachine {
         if uefi {
             builder = builder.uefi_with_vars(dir.join("efi-vars.fd"));
         }
+        let image = find_image(&options.ramdisk)?;
+        for trouble in drivers::missing(&image, &disks(options)) {
+            display.line(&format!("warning: {trouble}; booting all the same"));
+        }
         Ok(LabMachine {
             builder,
-            image: find_image(&options.ramdisk)?,
+            image,
             direct: options.direct,
             uefi,
             cmdline: String::new(),
+            expects_inspection: false,
+            requests_before: 0,
             conductor,
             display,
             show_console: options.console,
@@ -108,6 +120,11 @@ impl LabMachine {
     /// Sets the kernel parameters of the next boot of the ramdisk.
     pub fn set_cmdline(&mut self, cmdline: &str) {
         cmdline.clone_into(&mut self.cmdline);
+    }
+
+    /// Says whether the next boot of the ramdisk is for inspection: its data must not be refused then.
+    pub fn expect_inspection(&mut self, expected: bool) {
+        self.expects_inspection = expected;
     }
 
     /// The running machine.
@@ -166,6 +183,7 @@ impl Power for LabMachine {
             BootTarget::Disk if self.uefi => self.builder.clone().boot(Boot::Firmware),
             BootTarget::Disk => self.builder.clone().disk_boot(),
         };
+        self.requests_before = self.conductor.requests().last().map_or(0, |last| last.sequence);
         let vm = builder.start()?;
         if let Some(port) = vm.forwarded(AGENT_PORT) {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
@@ -179,6 +197,13 @@ impl Power for LabMachine {
     }
 
     fn check(&mut self) -> Result<()> {
+        if self.expects_inspection {
+            let before = self.requests_before;
+            let refused = self.conductor.requests_matching(|r| r.sequence > before && InspectionRefused::is(r));
+            if let Some(request) = refused.first() {
+                return Err(InspectionRefused::of(request).into());
+            }
+        }
         let Some(vm) = &self.vm else { return Ok(()) };
         if let Some((marker, _)) = vm.console().hang() {
             bail!("the machine hangs ({marker})\n{}", vm.console().excerpt());

@@ -7,16 +7,20 @@
 //! | [`session`] | all of it together, and the operations |
 //! | `demo` | the whole life of a machine |
 //! | [`image`] | what can be said about an image before a machine is booted |
+//! | `drivers` | disks that the image cannot see |
+//! | `refusal` | inspection data that the conductor did not take |
 //! | [`configdrive`] | config drives |
 //! | [`display`], [`inventory`] | what a person sees |
 
 pub mod configdrive;
 mod demo;
 pub mod display;
+mod drivers;
 pub mod image;
 pub mod inventory;
 pub mod machine;
 pub mod options;
+mod refusal;
 pub mod session;
 
 use anyhow::{Context as _, Result};

@@ -205,6 +205,9 @@ fn cpu_count(text: &str) -> Result<u32, String> {
     if (1..=MOST_CPUS).contains(&count) { Ok(count) } else { Err(format!("1 to {MOST_CPUS}")) }
 }
 
+/// World wide name of the first disk; the others count on. NAA 3: locally assigned (SPC-4, NAA designator format).
+const FIRST_WWN: u64 = 0x3000_0000_0000_0001;
+
 /// A disk on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DiskSpec {
@@ -217,10 +220,16 @@ pub struct DiskSpec {
 }
 
 impl DiskSpec {
-    /// The disk backed by `path`, with a serial number made of its place.
+    /// The disk backed by `path`, with a serial number made of its place; a SAS disk has a world wide name too, without
+    /// which Linux's mptsas does not look at it.
     #[must_use]
     pub fn disk(&self, path: &std::path::Path, index: usize) -> Disk {
-        Disk::new(self.bus, path).serial(&format!("LAB{index}")).block_size(self.sector_bytes, self.sector_bytes)
+        let disk =
+            Disk::new(self.bus, path).serial(&format!("LAB{index}")).block_size(self.sector_bytes, self.sector_bytes);
+        match u64::try_from(index) {
+            Ok(place) if self.bus == DiskBus::Sas => disk.wwn(FIRST_WWN + place),
+            _ => disk,
+        }
     }
 }
 
@@ -387,6 +396,24 @@ mod tests {
         ] {
             let error = text.parse::<DiskSpec>().unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sas_disks_have_world_wide_names_of_their_own() {
+        let devices = |text: &str, index| {
+            text.parse::<DiskSpec>()
+                .unwrap()
+                .disk(std::path::Path::new("/d"), index)
+                .devices(index, 0, None, None)
+                .join(" ")
+        };
+        for (index, wwn) in [(0, "wwn=0x3000000000000001"), (1, "wwn=0x3000000000000002")] {
+            let device = devices("sas:5G", index);
+            assert!(device.contains(wwn) && device.contains(&format!("serial=LAB{index}")), "{index}: {device}");
+        }
+        for other in ["virtio:5G", "nvme:5G", "scsi:5G"] {
+            assert!(!devices(other, 0).contains("wwn"), "{other}: {}", devices(other, 0));
         }
     }
 

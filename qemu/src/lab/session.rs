@@ -5,6 +5,7 @@ use super::display::Display;
 use super::image::{self, CheckedImage, Checksum};
 use super::machine::LabMachine;
 use super::options::{DeployOptions, FirmwareKind, MachineOptions};
+use super::refusal::InspectionRefused;
 use crate::artifacts;
 use crate::conductor::flow::{
     BootTarget, CleanReport, DeployReport, DeployRequest, Flow, FlowError, FlowEvent, ImageSource, Limits, Power as _,
@@ -282,6 +283,8 @@ impl Session {
                 let details = record.map(|r| format!("\ncommand error: {}", r.command_error)).unwrap_or_default();
                 bail!("{last_error}{details}")
             }
+            // Nothing is wrong with the machine: it only ended the waiting.
+            Err(FlowError::Machine { source }) if source.is::<InspectionRefused>() => Err(source),
             Err(error) => Err(error.into()),
         }
     }
@@ -304,6 +307,7 @@ impl Session {
             cmdline.push_str(&self.options.append);
         }
         self.machine.set_cmdline(&cmdline);
+        self.machine.expect_inspection(purpose == Purpose::Inspect);
     }
 }
 
