@@ -43,9 +43,6 @@ pub enum HardwareError {
     /// A file of sysfs or procfs is missing or malformed.
     #[error(transparent)]
     Attr(#[from] ferric_sys::attr::AttrError),
-    /// The block devices cannot be listed.
-    #[error("listing the block devices")]
-    BlockDevices(#[from] blockdev::BlockDevError),
     /// A program failed.
     #[error(transparent)]
     Exec(#[from] ferric_sys::ExecError),
@@ -60,7 +57,7 @@ impl HardwareError {
             }
             Self::NoProbe { .. } => ErrorClass::HardwareManagerMethodNotFound,
             Self::Incompatible { .. } => ErrorClass::IncompatibleHardwareMethod,
-            Self::Attr(_) | Self::BlockDevices(_) => ErrorClass::BlockDevice,
+            Self::Attr(_) => ErrorClass::BlockDevice,
             Self::Exec(_) => ErrorClass::CommandExecution,
         }
     }

@@ -318,8 +318,9 @@ impl Attribute {
 
 /// Bytes as GiB. Both halves are exact in a float, so that a disk of a whole number of GiB compares as equal to it.
 fn gib(bytes: u64) -> f64 {
-    let half = |bits: u64| u32::try_from(bits).map_or(f64::INFINITY, f64::from);
-    half(bytes >> 30) + half(bytes & 0x3fff_ffff) / f64::from(1_u32 << 30)
+    let [high, low] =
+        [bytes >> 32, bytes & 0xffff_ffff].map(|half| u32::try_from(half).map_or(f64::INFINITY, f64::from));
+    high * 4.0 + low / f64::from(1_u32 << 30)
 }
 
 impl Rule {

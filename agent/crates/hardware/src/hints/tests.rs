@@ -259,3 +259,12 @@ proptest! {
         prop_assert_eq!((equal, more), (true, false));
     }
 }
+
+#[test]
+fn the_largest_size_is_a_number() {
+    for (bytes, want) in
+        [(0, 0.0), (1 << 29, 0.5), (5 << 30, 5.0), (1 << 62, 4_294_967_296.0), (u64::MAX - 511, 17_179_869_184.0)]
+    {
+        assert!((gib(bytes) - want).abs() < 0.001, "{bytes}: {}", gib(bytes));
+    }
+}

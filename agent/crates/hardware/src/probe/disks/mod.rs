@@ -1,6 +1,6 @@
 //! Disks of the machine (hardware section 3): what `lsblk` lists, read from sysfs without udev.
 //!
-//! The tree of devices is the `blockdev` crate's, whose rules are those of `lsblk`. What identifies a disk
+//! Which devices there are, and which is on top of which, is in `tree`. What identifies a disk
 //! is in `identity` and `vpd`, its bus in `transport`, its names in [`links`](links()), its paths in `multipath`.
 
 mod identity;
@@ -10,12 +10,11 @@ mod pages;
 mod settle;
 mod sysfs;
 mod transport;
+mod tree;
 mod vpd;
 
-use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-use blockdev::DeviceType;
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::BlockDevice;
 
@@ -103,38 +102,18 @@ impl Disk {
 /// several paths is listed once.
 ///
 /// # Errors
-/// `/sys/block` or `/proc/self/mountinfo` cannot be read.
+/// `/sys/block` cannot be read.
 pub fn disks(root: &Root) -> Result<Vec<Disk>, HardwareError> {
-    let tree = blockdev::get_devices_at(root.path("/"))?;
-    let look = Look { root, names: kernel_names(root), made: Made::read(root) };
-    let mut seen = HashSet::new();
-    let mut devices: Vec<(&String, &blockdev::BlockDevice)> = tree
-        .iter_all()
-        .filter_map(|device| Some((look.names.get(&device.maj_min.to_string())?, device)))
-        .filter(|(kname, _)| seen.insert(*kname))
-        .collect();
-    // A list of `lsblk`, other than its tree, is in the order of device numbers: arrays are not with their first member.
-    devices.sort_by_key(|(_, device)| device.maj_min);
+    let look = Look { root, made: Made::read(root) };
     // A device may vanish at any time: it is left out then.
-    let found = devices.into_iter().filter_map(|(kname, device)| look.disk(kname, device)).collect();
+    let found = tree::nodes(root)?.into_iter().filter_map(|node| look.disk(node)).collect();
     Ok(multipath::collapse(root, found, |disk| multipath::answers(root, disk)))
 }
 
 /// What is read once for all disks.
 struct Look<'a> {
     root: &'a Root,
-    /// Kernel name by device number.
-    names: BTreeMap<String, String>,
     made: Made,
-}
-
-/// Kernel name by device number.
-fn kernel_names(root: &Root) -> BTreeMap<String, String> {
-    let class = root.path("sys/class/block");
-    attr::list(&class)
-        .into_iter()
-        .filter_map(|kname| Some((attr::read_optional(&class.join(&kname).join("dev"))?, kname)))
-        .collect()
 }
 
 /// Labels of what a conductor puts into a BMC's virtual drives.
@@ -155,27 +134,6 @@ pub(crate) fn device_path(kname: &str) -> String {
     format!("/dev/{}", kname.replace('!', "/"))
 }
 
-fn kind(device: &blockdev::BlockDevice, dir: &Path) -> Option<DiskKind> {
-    match device.device_type {
-        DeviceType::Disk => Some(DiskKind::Physical),
-        DeviceType::Raid0 | DeviceType::Raid1 | DeviceType::Raid5 | DeviceType::Raid6 | DeviceType::Raid10 => {
-            Some(DiskKind::Raid)
-        }
-        DeviceType::Other => {
-            let attribute = |name: &str| attr::read_optional(&dir.join(name)).unwrap_or_default();
-            let owner = attribute("dm/uuid");
-            if owner.starts_with("mpath-") {
-                Some(DiskKind::Multipath)
-            } else {
-                // Beside the levels that the crate knows there are raid4 and the like, and what `dmraid` makes.
-                let is_raid = attribute("md/level").contains("raid") || owner.starts_with("DMRAID-");
-                is_raid.then_some(DiskKind::Raid)
-            }
-        }
-        _ => None,
-    }
-}
-
 /// Whether a device is never shown: floppies, memory, and the areas of an eMMC that hold its firmware, which the kernel
 /// shows as disks of their own.
 fn is_skipped(kname: &str) -> bool {
@@ -187,14 +145,14 @@ fn is_skipped(kname: &str) -> bool {
 }
 
 impl Look<'_> {
-    fn disk(&self, kname: &str, device: &blockdev::BlockDevice) -> Option<(Disk, PathState)> {
-        if device.size == 0 || is_skipped(kname) {
+    fn disk(&self, node: tree::Node) -> Option<(Disk, PathState)> {
+        let tree::Node { kname, size_bytes, read_only, kind } = node;
+        if is_skipped(&kname) {
             return None;
         }
-        let root = self.root;
+        let (root, kname) = (self.root, kname.as_str());
         let chain = Chain::of(root, kname)?;
         let dir = chain.device();
-        let kind = kind(device, dir)?;
         let hidden = attr::read_optional(&dir.join("hidden")).is_some_and(|hidden| hidden == "1");
         if hidden || is_path_of_multipath(root, dir) {
             return None;
@@ -208,13 +166,14 @@ impl Look<'_> {
         };
         let (by_paths, other_links) = self.links(kname, &chain);
         let attribute = |name: &str| attr::read_u64(&dir.join("queue").join(name)).ok();
-        let sector = |name: &str| attribute(name).and_then(|bytes| u32::try_from(bytes).ok());
+        let sector =
+            |name: &str| attribute(name).and_then(|bytes| u32::try_from(bytes).ok()).filter(|bytes| *bytes > 0);
         let logical_sectors = sector("logical_block_size").unwrap_or(512);
         let wwn = identity.wwn.with_extension.clone().or_else(|| identity.wwn.wwn.clone());
         let info = BlockDevice {
             name: device_path(kname),
             model: identity.model,
-            size: device.size,
+            size: size_bytes,
             rotational: attribute("rotational").is_some_and(|flag| flag == 1),
             wwn: wwn.clone(),
             serial: identity.serial.clone(),
@@ -234,7 +193,7 @@ impl Look<'_> {
             info,
             kname: kname.to_owned(),
             kind,
-            read_only: device.ro,
+            read_only,
             serials: [identity.serial, identity.serial_short, identity.serial_full]
                 .into_iter()
                 .chain(identity.serial_other.map(Some))
@@ -243,8 +202,8 @@ impl Look<'_> {
             by_paths,
             by_ids,
             other_paths: Vec::new(),
-            partitions: partitions(device, &self.names),
-            holders: holders(device, &self.names),
+            partitions: tree::partitions(root, kname).iter().map(|name| device_path(name)).collect(),
+            holders: tree::holders(root, kname).iter().map(|name| device_path(name)).collect(),
         };
         Some((disk, PathState::of(dir)))
     }
@@ -268,23 +227,6 @@ fn is_path_of_multipath(root: &Root, dir: &Path) -> bool {
         let uuid = root.path("sys/class/block").join(holder).join("dm/uuid");
         attr::read_optional(&uuid).is_some_and(|uuid| uuid.starts_with("mpath-"))
     })
-}
-
-fn partitions(device: &blockdev::BlockDevice, names: &BTreeMap<String, String>) -> Vec<String> {
-    let partitions = device.children.iter().filter(|child| child.is_partition());
-    partitions.filter_map(|child| names.get(&child.maj_min.to_string())).map(|kname| device_path(kname)).collect()
-}
-
-fn holders(device: &blockdev::BlockDevice, names: &BTreeMap<String, String>) -> Vec<String> {
-    let mut found: Vec<String> = device
-        .descendants()
-        .filter(|child| !child.is_partition() && child.maj_min != device.maj_min)
-        .filter_map(|child| names.get(&child.maj_min.to_string()))
-        .map(|kname| device_path(kname))
-        .collect();
-    found.sort();
-    found.dedup();
-    found
 }
 
 #[cfg(test)]

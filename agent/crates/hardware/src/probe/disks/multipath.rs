@@ -294,6 +294,9 @@ mod tests {
             (vec![("state", "offline"), ("access_state", "active/optimized")], PathState::Offline),
             (vec![("state", "running"), ("access_state", "active/non-optimized")], PathState::Usable),
             (vec![("state", "running"), ("access_state", "standby")], PathState::Standby),
+            (vec![("state", "running"), ("access_state", "unavailable")], PathState::Standby),
+            (vec![("state", "running"), ("access_state", "offline")], PathState::Standby),
+            (vec![("state", "running"), ("access_state", "transitioning")], PathState::Standby),
         ];
         for (number, (attributes, want)) in cases.into_iter().enumerate() {
             for (name, value) in &attributes {

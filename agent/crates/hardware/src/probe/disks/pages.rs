@@ -39,21 +39,24 @@ impl Pages {
             identification: page("vpd_pg83"),
             ata: page("vpd_pg89").and_then(|page| vpd::ata_identity(&page)),
         };
-        let is_usable = attr::read_optional(&device.join("state")).is_none_or(|state| state == "running");
-        if !root.is_host() || !is_usable || chain.numbered("usb").is_some() {
-            return pages;
-        }
-        let wants_pages = pages.unit_serial.is_none() && pages.identification.is_none();
-        let wants_ata = vendor == "ATA" && pages.ata.is_none();
-        if !wants_pages && !wants_ata {
-            return pages;
-        }
+        let Some(wants_ata) = pages.question(chain, vendor).filter(|_| root.is_host()) else { return pages };
         let asked = asked(root, kname, chain.device(), wants_ata);
         Self {
             unit_serial: pages.unit_serial.or(asked.unit_serial),
             identification: pages.identification.or(asked.identification),
             ata: pages.ata.or(asked.ata),
         }
+    }
+
+    /// Whether the disk is to be asked for what is missing, and if so, whether as an ATA disk.
+    fn question(&self, chain: &Chain, vendor: &str) -> Option<bool> {
+        let state = attr::read_optional(&chain.device().join("device/state"));
+        if state.is_some_and(|state| state != "running") || chain.numbered("usb").is_some() {
+            return None;
+        }
+        let wants_pages = self.unit_serial.is_none() && self.identification.is_none();
+        let wants_ata = vendor == "ATA" && self.ata.is_none();
+        (wants_pages || wants_ata).then_some(wants_ata)
     }
 }
 
@@ -90,4 +93,32 @@ fn asked(root: &Root, kname: &str, dir: &Path, is_ata: bool) -> Pages {
     };
     answers().push((key, pages.clone()));
     pages
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferric_sys::testing::machine::MachineTree;
+
+    #[test]
+    fn disks_are_asked_for_what_is_missing_but_not_those_on_usb_and_those_that_do_not_run() {
+        const SAS: &str = "pci0000:00/0000:00:05.0/host1/target1:0:0/1:0:0:0";
+        const USB: &str = "pci0000:00/0000:00:14.0/usb1/1-1/1-1:1.0/host6/target6:0:0/6:0:0:0";
+        let known = Pages { unit_serial: Some(vec![1]), ..Pages::default() };
+        let cases = [
+            (SAS, "running", "ACME", &Pages::default(), Some(false)),
+            (SAS, "running", "ATA", &Pages::default(), Some(true)),
+            (SAS, "running", "ATA", &known, Some(true)),
+            (SAS, "running", "ACME", &known, None),
+            (SAS, "offline", "ACME", &Pages::default(), None),
+            (USB, "running", "ACME", &Pages::default(), None),
+            (USB, "running", "ATA", &Pages::default(), None),
+        ];
+        for (place, state, vendor, pages, want) in cases {
+            let tree = MachineTree::new().unwrap();
+            tree.disk("sda", place, "8:0", &[("size", "8"), ("device/state", state)]).unwrap();
+            let chain = Chain::of(&tree.root(), "sda").unwrap();
+            assert_eq!(pages.question(&chain, vendor), want, "{place} {state} {vendor}");
+        }
+    }
 }

@@ -41,3 +41,41 @@ pub(super) fn transport(root: &Root, kname: &str, chain: &Chain) -> Option<Strin
         None
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferric_sys::testing::machine::MachineTree;
+
+    #[test]
+    fn the_bus_is_told_by_what_the_adapter_has() {
+        const PCI: &str = "pci0000:00/0000:00:05.0";
+        let class = |name: &str| format!("sys/class/{name}/host1");
+        let driver = || "sys/class/scsi_host/host1/proc_name".to_owned();
+        // Place above the SCSI host, or below it; a file and its text; what it means.
+        let cases = [
+            ("", "", class("spi_host") + "/uevent", "", Some("spi")),
+            ("", "", class("fc_host") + "/symbolic_name", "ACME HBA", Some("fc")),
+            ("", "", class("fc_host") + "/symbolic_name", "fnic over eth0", Some("fcoe")),
+            ("", "", class("sas_host") + "/uevent", "", Some("sas")),
+            ("", "/port-1:0/end_device-1:0", driver(), "hisi", Some("sas")),
+            ("", "/port-1:0", driver(), "hisi", None),
+            ("", "", format!("sys/devices/{PCI}/ieee1394_id"), "1", Some("sbp")),
+            ("", "", class("iscsi_host") + "/uevent", "", Some("iscsi")),
+            ("/usb1/1-1/1-1:1.0", "", driver(), "usb-storage", Some("usb")),
+            ("", "", driver(), "ahci", Some("sata")),
+            ("", "", driver(), "sata_nv", Some("sata")),
+            ("", "", driver(), "ata_piix", Some("ata")),
+            ("", "", driver(), "pata_via", Some("ata")),
+            ("", "", driver(), "mptspi", None),
+        ];
+        for (above, below, file, text, want) in cases {
+            let tree = MachineTree::new().unwrap();
+            let place = format!("{PCI}{above}/host1{below}/target1:0:0/1:0:0:0");
+            tree.disk("sda", &place, "8:0", &[("size", "8")]).unwrap();
+            tree.file(&file, text).unwrap();
+            let chain = Chain::of(&tree.root(), "sda").unwrap();
+            assert_eq!(transport(&tree.root(), "sda", &chain).as_deref(), want, "{above}{below} {file} {text}");
+        }
+    }
+}

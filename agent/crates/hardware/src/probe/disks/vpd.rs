@@ -224,6 +224,9 @@ mod tests {
                 "35000c50011223344",
                 "5000c50011223344",
             ),
+            // EUI-64 before what the maker has thought of, in either order.
+            (vec![designator(2, 1, b"V 1"), designator(1, 2, &naa5)], "25000c50011223344", "5000c50011223344"),
+            (vec![designator(1, 2, &naa5), designator(2, 1, b"V 1")], "25000c50011223344", "5000c50011223344"),
             (vec![designator(1, 2, &naa5)], "25000c50011223344", "5000c50011223344"),
             // A name by MD5 or SCSI text (kinds 7 and 8) alone is none.
             (vec![designator(3, 8, b"naa.5000c500"), designator(1, 1, b"AB")], "14142", "4142"),

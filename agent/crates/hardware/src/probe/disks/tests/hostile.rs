@@ -88,3 +88,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_list_does_not_depend_on_what_is_mounted() {
+    let tree = MachineTree::new().unwrap();
+    tree.disk("vda", VIRTIO, "254:0", &[("size", "2048")]).unwrap();
+    let mountinfo = tree.path("proc/self/mountinfo");
+    let _absent = std::fs::remove_file(&mountinfo);
+    assert_eq!(names(&tree), ["/dev/vda"], "no such file");
+    tree.bytes("proc/self/mountinfo", b"36 35 254:1 / /mnt/\xff\xfe rw - ext4 /dev/vda1 rw\n").unwrap();
+    assert_eq!(names(&tree), ["/dev/vda"], "a name that is not UTF-8");
+}
+
+#[test]
+fn sectors_of_no_size_are_those_of_any_other_disk() {
+    let tree = MachineTree::new().unwrap();
+    let queue = [("size", "2048"), ("queue/logical_block_size", "0"), ("queue/physical_block_size", "0")];
+    tree.disk("vda", VIRTIO, "254:0", &queue).unwrap();
+    let info = disks(&tree.root()).unwrap().remove(0).info;
+    assert_eq!((info.logical_sectors, info.physical_sectors), (512, 512));
+}
