@@ -7,16 +7,27 @@ use ferric_sys::{Root, attr};
 
 use super::sysfs::{Hctl, is_numbered};
 
+/// A hub that is younger looks at its ports still, milliseconds: it gives them power, waits until they are steady, and
+/// resets what is there. The kernel tells nothing meanwhile.
+const HUB_IS_NEW_MS: u64 = 1000;
+/// Class of hubs, and that of the interfaces of mass storage (USB assigned numbers).
+const HUB: &str = "09";
+const MASS_STORAGE: &str = "08";
+
 /// Pause between two looks for a disk that is being scanned.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Waits until everything that is plugged in has been scanned, but no longer than `limit`: USB storage, to which the kernel
-/// gives a second to spin up, ports of SAS and Fibre Channel, and NVMe controllers that are starting. Such disks would be
+/// Waits until everything that is plugged in has been scanned, but no longer than `limit`: USB storage, which comes after its
+/// hub and its driver, and to which the kernel gives a second to spin up, ports of SAS and Fibre Channel, and NVMe controllers that are starting. Such disks would be
 /// missing from a list made at once. Returns whether all were.
 pub fn settle(root: &Root, limit: Duration) -> bool {
     let deadline = Instant::now() + limit;
     loop {
-        let device = usb(root).or_else(|| sas(root)).or_else(|| fibre_channel(root)).or_else(|| nvme(root));
+        let device = usb_bus(root)
+            .or_else(|| usb(root))
+            .or_else(|| sas(root))
+            .or_else(|| fibre_channel(root))
+            .or_else(|| nvme(root));
         let Some(device) = device else { return true };
         if Instant::now() >= deadline {
             tracing::warn!(device, seconds = limit.as_secs(), "storage is still not scanned, going on without it");
@@ -30,14 +41,33 @@ fn below(dir: &Path, wanted: fn(&str) -> bool) -> Vec<PathBuf> {
     attr::list(dir).into_iter().filter(|name| wanted(name)).map(|name| dir.join(name)).collect()
 }
 
+/// A hub that may not have found yet what is plugged into it, or an interface of mass storage that has no driver yet.
+fn usb_bus(root: &Root) -> Option<String> {
+    let bus = root.path("sys/bus/usb/devices");
+    attr::list(&bus).into_iter().find(|name| {
+        let is_class = |attribute: &str, class: &str| {
+            attr::read_optional(&bus.join(name).join(attribute)).is_some_and(|found| found == class)
+        };
+        let has_driver = || bus.join(name).join("driver").symlink_metadata().is_ok();
+        let is_new =
+            || attr::read_u64(&bus.join(name).join("power/connected_duration")).is_ok_and(|ms| ms < HUB_IS_NEW_MS);
+        (is_class("bInterfaceClass", MASS_STORAGE) && !has_driver()) || (is_class("bDeviceClass", HUB) && is_new())
+    })
+}
+
 /// A USB interface with a SCSI host on which nothing has been found yet; even a card reader without a card has a target.
 fn usb(root: &Root) -> Option<String> {
     let is_done = |interface: &Path| {
         let hosts = below(interface, |name| is_numbered(name, "host"));
         is_scanned(hosts.iter().map(PathBuf::as_path))
     };
-    ["usb-storage", "uas"].into_iter().find_map(|driver| {
-        let directory = root.path("sys/bus/usb/drivers").join(driver);
+    let drivers = root.path("sys/bus/usb/drivers");
+    // `ums-realtek` and its like are `usb-storage` for card readers that want more.
+    let is_storage = |driver: &Path| {
+        let name = driver.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| matches!(name, "usb-storage" | "uas") || name.starts_with("ums-"))
+    };
+    below(&drivers, |_| true).into_iter().filter(|driver| is_storage(driver)).find_map(|directory| {
         let interfaces = attr::list(&directory).into_iter().filter(|name| name.contains(':'));
         interfaces.into_iter().find(|name| !is_done(&directory.join(name)))
     })
@@ -110,6 +140,34 @@ mod tests {
             });
             assert!(settle(&tree.root(), Duration::from_secs(20)));
         });
+    }
+
+    #[test]
+    fn usb_storage_is_waited_for_before_it_has_a_driver_and_before_its_hub_has_found_it() {
+        let tree = MachineTree::new().unwrap();
+        let is_done = || settle(&tree.root(), Duration::ZERO);
+        let bus = "sys/bus/usb/devices";
+        tree.file(&format!("{bus}/usb1/bDeviceClass"), "09").unwrap();
+        for (age, want) in [("0", false), ("999", false), ("1000", true), ("86400000", true)] {
+            tree.file(&format!("{bus}/usb1/power/connected_duration"), age).unwrap();
+            assert_eq!(is_done(), want, "a hub of {age} ms");
+        }
+        // A keyboard has no disks, however new it is.
+        tree.file(&format!("{bus}/1-2/bDeviceClass"), "00").unwrap();
+        tree.file(&format!("{bus}/1-2/power/connected_duration"), "1").unwrap();
+        tree.file(&format!("{bus}/1-2:1.0/bInterfaceClass"), "03").unwrap();
+        assert!(is_done());
+        tree.file(&format!("{bus}/1-1:1.0/bInterfaceClass"), "08").unwrap();
+        assert!(!is_done(), "no driver yet");
+        for driver in ["usb-storage", "ums-realtek"] {
+            let interface = format!("sys/bus/usb/drivers/{driver}/1-1:1.0");
+            tree.file(&format!("{interface}/host6/uevent"), "").unwrap();
+            tree.link(&format!("{bus}/1-1:1.0/driver"), &format!("sys/bus/usb/drivers/{driver}")).unwrap();
+            assert!(!is_done(), "{driver}: nothing found behind it yet");
+            tree.file(&format!("{interface}/host6/target6:0:0/6:0:0:0/block/sdb/size"), "8").unwrap();
+            assert!(is_done(), "{driver}: found");
+            std::fs::remove_file(tree.path(format!("{bus}/1-1:1.0/driver"))).unwrap();
+        }
     }
 
     #[test]
