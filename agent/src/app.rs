@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ferric_disk::image::deploy::{RetryPolicy, ServerAuth};
 use ferric_disk::image::source::{Fetch, FetchRequest, ImageSource, SourceError};
-use ferric_hardware::{Machine, Registry, Services, Settings, StepContext, root_device};
+use ferric_hardware::{HardwareError, Machine, Registry, Services, Settings, StepContext, root_device};
 use ferric_types::{CommandError, ErrorClass, Inventory, MacAddress, Node, Progress, Secret};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -258,11 +258,16 @@ impl App {
 
     /// Looks at the hardware and remembers the result.
     pub fn probe(&self) -> Inventory {
-        let inventory = self.registry.inventory(&self.machine, &self.settings());
+        self.look().0
+    }
+
+    /// As [`Self::probe`], with the reasons why lists are missing in it.
+    pub fn look(&self) -> (Inventory, Vec<HardwareError>) {
+        let (inventory, unlisted) = self.registry.look(&self.machine, &self.settings());
         let macs = inventory.interfaces.iter().filter_map(|interface| interface.mac_address.parse().ok()).collect();
         *self.services.macs.lock().unwrap_or_else(PoisonError::into_inner) = macs;
         *self.inventory.lock().unwrap_or_else(PoisonError::into_inner) = Some(inventory.clone());
-        inventory
+        (inventory, unlisted)
     }
 
     /// The inventory of the last look, or of one taken now.

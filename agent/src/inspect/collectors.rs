@@ -25,7 +25,7 @@ fn collect(app: &App, body: &mut Map<String, Value>) -> Result<(), CollectError>
         }
     };
     disks::settle(&app.machine.root, USB_WAIT);
-    let inventory = app.probe();
+    let (inventory, unlisted) = app.look();
     let boot_interface = inventory.boot.pxe_interface.clone();
     body.insert("inventory".to_owned(), serde_json::to_value(&inventory)?);
     if let Some(disk) = root_disk {
@@ -44,5 +44,6 @@ fn collect(app: &App, body: &mut Map<String, Value>) -> Result<(), CollectError>
         .map(|(name, version)| json!({ "name": name, "version": version }))
         .collect();
     body.insert("configuration".to_owned(), json!({ "collectors": collectors, "managers": managers }));
-    Ok(())
+    // All else is in the document by now: an empty list must not pass for a machine that has none.
+    unlisted.into_iter().next().map_or(Ok(()), |error| Err(error.into()))
 }

@@ -76,7 +76,9 @@ fn failures_are_gathered_and_the_others_still_run_in_their_order() {
     assert_eq!(lines[1], "* collector dmi-decode failed: the firmware of this machine has no SMBIOS tables");
     assert!(lines[2].starts_with("* collector pci-devices failed: reading "), "{error}");
     assert!(lines[2].contains("sys/bus/pci/devices"), "{error}");
-    assert_eq!(lines.len(), 3, "{error}");
+    assert!(lines[3].starts_with("* collector default failed: reading "), "{error}");
+    assert!(lines[3].contains("sys/block"), "{error}");
+    assert_eq!(lines.len(), 4, "{error}");
     let keys: Vec<&str> = document.body.keys().map(String::as_str).collect();
     assert_eq!(keys, ["usb_devices", "inventory", "boot_interface", "configuration", "error"]);
 }

@@ -1,6 +1,5 @@
 //! The `usb-devices` collector (inspection section 3).
 
-use ferric_hardware::probe::usb;
 use serde_json::{Map, Value};
 
 use super::{CollectError, Collector};
@@ -10,6 +9,6 @@ use crate::app::App;
 pub const USB_DEVICES: Collector = Collector { name: "usb-devices", collect };
 
 fn collect(app: &App, body: &mut Map<String, Value>) -> Result<(), CollectError> {
-    body.insert("usb_devices".to_owned(), serde_json::to_value(usb::devices(&app.machine.root))?);
+    body.insert("usb_devices".to_owned(), serde_json::to_value(app.registry.usb_devices(&app.machine))?);
     Ok(())
 }

@@ -11,6 +11,7 @@ use crate::context::StepContext;
 use crate::error::HardwareError;
 use crate::machine::Machine;
 use crate::probe::disks::Disk;
+use crate::probe::usb::UsbDevice;
 use crate::settings::Settings;
 
 /// How well a manager fits this machine. A manager with [`HardwareSupport::None`] is not used at all.
@@ -178,6 +179,8 @@ pub struct Probes {
     pub keeps_interface: Option<fn(&NetworkInterface) -> bool>,
     /// Whether a disk is to be seen.
     pub keeps_disk: Option<fn(&Disk) -> bool>,
+    /// Whether a USB device is to be seen.
+    pub keeps_usb: Option<fn(&UsbDevice) -> bool>,
 }
 
 impl Probes {
@@ -192,6 +195,7 @@ impl Probes {
         bmc: None,
         keeps_interface: None,
         keeps_disk: None,
+        keeps_usb: None,
     };
 }
 

@@ -15,6 +15,7 @@ use crate::manager::{BmcAddresses, ProbeFn, Probes};
 use crate::probe::disks::Disk;
 use crate::probe::smbios::Smbios;
 use crate::probe::smbios::host_interface::host_interfaces;
+use crate::probe::usb::{self, UsbDevice};
 use crate::probe::{lldp, system, tpm, vlan};
 use crate::settings::Settings;
 
@@ -66,6 +67,15 @@ impl Registry {
         Ok(interfaces)
     }
 
+    /// USB devices, without those that a manager hides.
+    pub fn usb_devices(&self, machine: &Machine) -> Vec<UsbDevice> {
+        let mut devices = usb::devices(&machine.root);
+        for keeps in self.entries.iter().filter_map(|entry| entry.manager.probes().keeps_usb) {
+            devices.retain(keeps);
+        }
+        devices
+    }
+
     /// Addresses of the BMC, asked until it has answered: it is slow, and it does not move. Whoever comes while it is
     /// being asked, or soon after it was asked in vain, gets the same answer. Not asked at all when the conductor said so.
     pub fn bmc(&self, machine: &Machine, settings: &Settings) -> BmcAddresses {
@@ -97,33 +107,44 @@ impl Registry {
 
     /// Network interfaces with their LLDP frames, when those are wanted, and the VLANs that the operator or these frames
     /// name.
-    fn interfaces_with_frames(&self, machine: &Machine, settings: &Settings) -> Vec<NetworkInterface> {
-        let look = || or_default("the network interfaces", self.interfaces(machine, settings));
-        let mut interfaces = look();
+    fn interfaces_with_frames(
+        &self,
+        machine: &Machine,
+        settings: &Settings,
+    ) -> Result<Vec<NetworkInterface>, HardwareError> {
+        let mut interfaces = self.interfaces(machine, settings)?;
         let mut frames = BTreeMap::new();
         if settings.collect_lldp {
             frames = self.lldp(machine, settings, &interfaces);
         }
         let vlans = vlan::wanted(&settings.enable_vlan_interfaces, &interfaces, &frames);
         if vlan::make_missing(&machine.root, &vlans) {
-            interfaces = look();
+            interfaces = self.interfaces(machine, settings)?;
         }
         interfaces.iter_mut().for_each(|interface| interface.lldp = frames.remove(&interface.name));
-        interfaces
+        Ok(interfaces)
     }
 
     /// The inventory, read now. What cannot be read is empty or null, and logged: an incomplete inventory is of more
     /// use to the conductor than none.
     pub fn inventory(&self, machine: &Machine, settings: &Settings) -> Inventory {
-        let disks = or_default("the disks", self.disks(machine, settings));
+        self.look(machine, settings).0
+    }
+
+    /// The inventory, and why it has no disks or no network interfaces though there may be some. A machine without disks
+    /// and one whose disks could not be listed look the same otherwise.
+    pub fn look(&self, machine: &Machine, settings: &Settings) -> (Inventory, Vec<HardwareError>) {
+        let mut unlisted = Vec::new();
+        let disks = or_told("the disks", self.disks(machine, settings), &mut unlisted);
         let bmc = self.bmc(machine, settings);
         let cpu = self.probe("the processors", |probes| probes.cpu, machine, settings);
         let memory = self.probe("the memory", |probes| probes.memory, machine, settings);
         let vendor = self.probe("the maker", |probes| probes.system_vendor, machine, settings);
         let boot = self.probe("the boot mode", |probes| probes.boot, machine, settings);
         let interfaces = self.interfaces_with_frames(machine, settings);
+        let interfaces = or_told("the network interfaces", interfaces, &mut unlisted);
         let smbios = Smbios::read(&machine.root);
-        Inventory {
+        let inventory = Inventory {
             interfaces,
             cpu: or_default("the processors", cpu),
             disks: disks.into_iter().map(|disk| disk.info).collect(),
@@ -136,8 +157,17 @@ impl Registry {
             hostname: system::hostname(&machine.root),
             tpm: tpm::tpm(&machine.root, smbios.as_ref()),
             host_interfaces: smbios.as_ref().map(host_interfaces).unwrap_or_default(),
-        }
+        };
+        (inventory, unlisted)
     }
+}
+
+fn or_told<T>(what: &str, result: Result<Vec<T>, HardwareError>, unlisted: &mut Vec<HardwareError>) -> Vec<T> {
+    result.unwrap_or_else(|error| {
+        tracing::error!(what, reason = chain(&error), "left out of the inventory");
+        unlisted.push(error);
+        Vec::new()
+    })
 }
 
 fn or_default<T: Default>(what: &str, result: Result<T, HardwareError>) -> T {

@@ -349,3 +349,71 @@ fn managers_are_asked_and_prepared_once_whatever_is_done_with_them() {
     let counts = [&COUNTING.support, &COUNTING.initialize, &COUNTING.bmc].map(|count| count.load(Ordering::SeqCst));
     assert_eq!(counts, [1, 1, 1]);
 }
+
+/// Hides a USB device.
+#[derive(Debug)]
+struct Hider;
+
+impl HardwareManager for Hider {
+    fn name(&self) -> &'static str {
+        "hider"
+    }
+    fn class_name(&self) -> &'static str {
+        "Hider"
+    }
+    fn version(&self) -> &'static str {
+        "1"
+    }
+    fn support(&self, _: &Machine) -> HardwareSupport {
+        HardwareSupport::Mainline
+    }
+    fn initialize(&self, _: &Machine) -> Result<(), HardwareError> {
+        Ok(())
+    }
+    fn steps(&self) -> &'static [Step] {
+        &[]
+    }
+    fn probes(&self) -> &'static Probes {
+        const PROBES: Probes = Probes { keeps_usb: Some(|device| device.product != "Secret"), ..Probes::NONE };
+        &PROBES
+    }
+}
+
+#[test]
+fn a_hidden_usb_device_is_not_shown() {
+    let tree = MachineTree::new().unwrap();
+    for (number, product) in ["Keyboard", "Secret"].iter().enumerate() {
+        for (name, value) in [("busnum", "1"), ("devnum", &number.to_string()), ("product", product)] {
+            tree.file(&format!("sys/bus/usb/devices/1-{number}/{name}"), value).unwrap();
+        }
+    }
+    let machine = Machine::at(tree.root(), Arc::new(NoPrograms));
+    let shown = |managers: &[&'static dyn HardwareManager]| {
+        let devices = Registry::new(managers, &machine).unwrap().usb_devices(&machine);
+        devices.into_iter().map(|device| device.product).collect::<Vec<_>>()
+    };
+    assert_eq!(shown(&[&crate::generic::GENERIC]), ["Keyboard", "Secret"]);
+    assert_eq!(shown(&[&crate::generic::GENERIC, &Hider]), ["Keyboard"]);
+}
+
+#[test]
+fn lists_that_could_not_be_made_are_told_and_the_rest_of_the_inventory_is_there() {
+    let tree = MachineTree::new().unwrap();
+    std::fs::remove_dir_all(tree.path("sys/block")).unwrap();
+    let machine = Machine::at(tree.root(), Arc::new(NoPrograms));
+    let registry = Registry::new(&[&crate::generic::GENERIC], &machine).unwrap();
+    let settings = Settings { collect_lldp: false, ..Settings::default() };
+    let (inventory, unlisted) = registry.look(&machine, &settings);
+    let reasons: Vec<String> = unlisted.iter().map(|error| ferric_types::error::chain(error)).collect();
+    assert!(matches!(&reasons[..], [reason] if reason.contains("sys/block")), "{reasons:?}");
+    assert!(inventory.disks.is_empty());
+    assert_eq!(inventory, registry.inventory(&machine, &settings));
+    // A machine without disks is not one whose disks cannot be listed.
+    std::fs::create_dir_all(tree.path("sys/block")).unwrap();
+    assert!(registry.look(&machine, &settings).1.is_empty());
+    // Nobody has any probes.
+    let (_, unlisted) = Registry::new(&[&LOW], &machine).unwrap().look(&machine, &settings);
+    let reasons: Vec<String> = unlisted.iter().map(HardwareError::to_string).collect();
+    let want = ["the disks", "the network interfaces"];
+    assert_eq!(reasons, want.map(|what| format!("no hardware manager of this image can look for {what}")));
+}
