@@ -167,14 +167,16 @@ fn waiting_ends_when_the_disk_comes_up() {
 #[test]
 fn waiting_ends_at_its_limit_and_at_once_for_hints_that_make_no_sense() {
     let mut lab = lab(&[]);
-    let began = Instant::now();
+    // A loaded machine may take long over everything: what is measured is that the wait is not shorter than its limit, and
+    // much shorter than one that would be wrong.
     let error = wait(&lab.registry, &lab.machine, &lab.settings, None).unwrap_err();
     assert_eq!(error.class, ErrorClass::DeviceNotFound);
-    assert!(began.elapsed() >= Duration::from_millis(100), "{:?}", began.elapsed());
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    let waited = lab.registry.began().elapsed();
+    assert!(waited >= Duration::from_millis(100), "{waited:?}");
+    assert!(waited < Duration::from_secs(60), "{waited:?}");
     lab.settings.disk_wait_delay = Duration::from_secs(100);
     let node: Node = serde_json::from_value(json!({"properties": {"root_device": {"colour": "red"}}})).unwrap();
     let began = Instant::now();
     assert!(wait(&lab.registry, &lab.machine, &lab.settings, Some(&node)).is_err());
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
