@@ -8,11 +8,16 @@ use std::sync::Arc;
 
 use ferric_sys::ioctl::net::NicFacts;
 use ferric_sys::{Cmd, Exec, ExecError, Output, Root, attr};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::{Machine, NicQuery};
+use crate::probe::bmc::Exchange;
+use crate::probe::lldp::Tlv;
 use crate::probe::text::with_colons;
 use crate::settings::Settings;
+
+mod tree;
 
 /// File with [`NicRecord`]s by interface.
 pub const NICS: &str = "nics.json";
@@ -31,6 +36,20 @@ pub enum ReplayError {
     NoTree {
         /// The folder.
         path: PathBuf,
+    },
+    /// It is a file.
+    #[error("{} is a file where the folder of a captured machine was expected: unpack it first", path.display())]
+    Packed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It has something that no captured machine has.
+    #[error("{} is not what a captured machine has: {expected} was expected", path.display())]
+    Refused {
+        /// The file, folder or link.
+        path: PathBuf,
+        /// What may be there.
+        expected: &'static str,
     },
     /// A record cannot be read.
     #[error("reading {}", path.display())]
@@ -115,20 +134,32 @@ impl NicRecord {
 /// The machine that a tree stands for. Nothing of the real machine is read, and no program is run.
 ///
 /// # Errors
-/// The folder is no captured tree, or a record in it is malformed.
+/// The folder is no captured tree, has something in it that leads out of it or is too large, or a record in it is malformed.
 pub fn machine(folder: &Path) -> Result<Machine, ReplayError> {
+    if folder.is_file() {
+        return Err(ReplayError::Packed { path: folder.to_owned() });
+    }
     if !folder.join("sys").is_dir() {
         return Err(ReplayError::NoTree { path: folder.to_owned() });
     }
-    let path = folder.join(NICS);
-    let records: BTreeMap<String, NicRecord> = match std::fs::read(&path) {
-        Ok(text) => serde_json::from_slice(&text).map_err(|source| ReplayError::Json { path, source })?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
-        Err(source) => return Err(ReplayError::Read { path, source }),
-    };
+    tree::check(folder)?;
+    let records: BTreeMap<String, NicRecord> = record(folder, NICS)?;
+    // These are read where they are needed.
+    let _well_formed: Vec<Exchange> = record(folder, IPMI)?;
+    let _well_formed: BTreeMap<String, Vec<Tlv>> = record(folder, LLDP)?;
     let mut machine = Machine::at(Root::at(folder), Arc::new(NoPrograms));
     machine.net = NicQuery::new(move |name| records.get(name).map(NicRecord::facts).unwrap_or_default());
     Ok(machine)
+}
+
+/// A record of a tree; an empty one if it has none.
+fn record<T: DeserializeOwned + Default>(folder: &Path, name: &str) -> Result<T, ReplayError> {
+    let path = folder.join(name);
+    match std::fs::read(&path) {
+        Ok(text) => serde_json::from_slice(&text).map_err(|source| ReplayError::Json { path, source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        Err(source) => Err(ReplayError::Read { path, source }),
+    }
 }
 
 /// Settings that show all that is known of a machine without its agent's configuration: over which interface it was

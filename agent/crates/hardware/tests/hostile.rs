@@ -10,6 +10,7 @@ mod tests {
     use ferric_hardware::probe::{disks, memory, numa, pci, usb};
     use ferric_hardware::{MANAGERS, Registry, capture, extra, replay};
     use ferric_sys::Root;
+    use ferric_sys::testing::machine::MachineTree;
     use proptest::prelude::*;
 
     /// Longest time for one look in a debug build on a busy machine.
@@ -138,7 +139,7 @@ mod tests {
     /// The tables, pages and answers, which are where the foreign bytes are, damaged in all machines that have them.
     #[test]
     fn every_table_page_and_answer_may_be_cut_anywhere() {
-        let foreign = ["DMI", "smbios_entry_point", "vpd_pg80", "vpd_pg83", "vpd_pg89", "ipmi.json", "lldp.json"];
+        let foreign = ["DMI", "smbios_entry_point", "vpd_pg80", "vpd_pg83", "vpd_pg89"];
         for machine in machines() {
             let dir = folder();
             let mut files = Vec::new();
@@ -151,6 +152,108 @@ mod tests {
                 }
                 look(dir.path());
             }
+        }
+    }
+
+    #[test]
+    fn a_record_that_is_cut_short_is_an_error_that_names_it() {
+        let mut seen = 0;
+        for machine in machines() {
+            for name in [replay::NICS, replay::IPMI, replay::LLDP] {
+                let Ok(whole) = std::fs::read(machine.join(name)) else { continue };
+                let dir = folder();
+                std::fs::create_dir(dir.path().join("sys")).unwrap();
+                std::fs::write(dir.path().join(name), &whole[..whole.len() / 2]).unwrap();
+                let error = replay::machine(dir.path()).unwrap_err().to_string();
+                assert!(error.ends_with(name), "{}: {error}", machine.display());
+                seen += 1;
+            }
+        }
+        assert!(seen > 20, "{seen}");
+    }
+
+    /// A small machine with one disk and one processor.
+    fn small() -> MachineTree {
+        let tree = MachineTree::new().unwrap();
+        for (path, text) in [
+            ("sys/block/sda/size", "2048"),
+            ("sys/block/sda/device/model", "DISK"),
+            ("sys/devices/system/cpu/present", "0"),
+            ("proc/cpuinfo", "processor\t: 0"),
+        ] {
+            tree.file(path, text).unwrap();
+        }
+        tree
+    }
+
+    #[test]
+    fn what_leads_out_of_a_tree_or_never_ends_is_refused_at_once() {
+        let places = [
+            "sys/block/sda/device/model",
+            "sys/block/sda/size",
+            "sys/firmware/dmi/tables/DMI",
+            "proc/cpuinfo",
+            "proc/cmdline",
+            "nics.json",
+            "ipmi.json",
+            "lldp.json",
+        ];
+        for place in places {
+            for what in ["pipe", "/etc/passwd", "/dev/zero", "../../../../../../../../../../etc/passwd", "huge"] {
+                let tree = small();
+                assert!(replay::machine(&tree.path("")).is_ok());
+                let path = tree.path(place);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                let _may_be_missing = std::fs::remove_file(&path);
+                match what {
+                    "pipe" => {
+                        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+                    }
+                    "huge" => std::fs::File::create(&path).unwrap().set_len(2 << 30).unwrap(),
+                    target => std::os::unix::fs::symlink(target, &path).unwrap(),
+                }
+                let start = Instant::now();
+                let error = replay::machine(&tree.path("")).unwrap_err().to_string();
+                assert!(error.starts_with(&path.display().to_string()), "{place} {what}: {error}");
+                assert!(start.elapsed() < LIMIT, "{place} {what}: {:?}", start.elapsed());
+            }
+        }
+    }
+
+    /// Forty layers of two devices, each of which is held by both of the next layer, and the last by the first again.
+    #[test]
+    fn devices_that_hold_each_other_are_read_in_bounded_time() {
+        const LAYERS: usize = 40;
+        let tree = small();
+        for number in 0..2 * LAYERS {
+            let device = format!("sys/devices/dm-{number}");
+            tree.file(&format!("{device}/dev"), &format!("253:{number}")).unwrap();
+            tree.file(&format!("{device}/size"), "2048").unwrap();
+            tree.file(&format!("{device}/dm/uuid"), "mpath-x").unwrap();
+            tree.link(&format!("sys/block/dm-{number}"), &device).unwrap();
+            tree.link(&format!("sys/class/block/dm-{number}"), &device).unwrap();
+            for next in [0, 1].map(|place| (number / 2 + 1) % LAYERS * 2 + place) {
+                tree.link(&format!("{device}/holders/dm-{next}"), &format!("sys/devices/dm-{next}")).unwrap();
+                tree.link(&format!("sys/devices/dm-{next}/slaves/dm-{number}"), &device).unwrap();
+            }
+        }
+        let start = Instant::now();
+        look(&tree.path(""));
+        assert!(start.elapsed() < LIMIT, "{:?}", start.elapsed());
+    }
+
+    #[test]
+    fn long_lists_of_processors_are_read_in_bounded_time() {
+        for list in ["0-65535,", "0-8191,", "8191,", "0-4294967295,"] {
+            let tree = small();
+            for name in ["present", "online", "possible"] {
+                tree.file(&format!("sys/devices/system/cpu/{name}"), &list.repeat(4096 / list.len())).unwrap();
+            }
+            tree.file("sys/devices/system/node/node0/cpulist", &list.repeat(500)).unwrap();
+            tree.file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: 1024 kB").unwrap();
+            let start = Instant::now();
+            look(&tree.path(""));
+            assert!(start.elapsed() < LIMIT, "{list}: {:?}", start.elapsed());
         }
     }
 

@@ -1,7 +1,12 @@
 //! Small text files of sysfs and procfs.
 
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+/// The largest file that is read: `/proc/cpuinfo` of the largest machines has some MiB, an attribute of sysfs a page.
+const MAX_BYTES: u64 = 16 << 20;
 
 /// A sysfs or procfs file could not be read or does not hold what it should.
 #[derive(Debug, thiserror::Error)]
@@ -39,14 +44,26 @@ pub enum AttrError {
 /// The file's text without white space around it; bytes that are not UTF-8 are replaced.
 ///
 /// # Errors
-/// [`AttrError::Read`].
+/// [`AttrError::Read`]; also for what is no regular file, as those of sysfs and procfs are, and for one above 16 MiB.
 pub fn read_trimmed(path: &Path) -> Result<String, AttrError> {
-    match std::fs::read(path) {
+    match read_bounded(path) {
         Ok(bytes) => {
             Ok(String::from_utf8_lossy(&bytes).trim_matches(|c: char| c.is_whitespace() || c == '\0').to_owned())
         }
         Err(source) => Err(AttrError::Read { path: path.to_owned(), source }),
     }
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    // A pipe that nobody writes to must not be waited for.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let mut file = file.take(MAX_BYTES + 1);
+    file.read_to_end(&mut bytes)?;
+    if file.limit() == 0 { Err(io::ErrorKind::FileTooLarge.into()) } else { Ok(bytes) }
 }
 
 /// The file's text, or `None` when it is missing, unreadable or empty: the usual case for optional attributes.
@@ -107,5 +124,22 @@ mod tests {
         assert!(error.contains("model") && error.contains("number"), "{error}");
         assert_eq!(list(&dir), ["empty", "model", "size"]);
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn only_regular_files_of_a_bounded_size_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", at("zero")).unwrap();
+        for name in ["pipe", "zero", "."] {
+            assert!(read_trimmed(&at(name)).is_err(), "{name}");
+        }
+        let file = std::fs::File::create(at("large")).unwrap();
+        file.set_len(MAX_BYTES).unwrap();
+        assert_eq!(read_trimmed(&at("large")).unwrap(), "");
+        file.set_len(MAX_BYTES + 1).unwrap();
+        let AttrError::Read { source, .. } = read_trimmed(&at("large")).unwrap_err() else { panic!("another error") };
+        assert_eq!(source.kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use ferric_sys::{Root, attr};
 use serde::Serialize;
 
+use super::cpu::MAX_CPUS;
 use super::{memory, nics};
+
+/// Highest number of nodes that a kernel can be made for (`NODES_SHIFT` is 10 at most).
+const MAX_NODES: u32 = 1024;
 
 /// What belongs to which NUMA node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -52,13 +56,15 @@ pub struct NumaNic {
 pub fn topology(root: &Root) -> Option<NumaTopology> {
     let base = root.path("sys/devices/system/node");
     let mut found = NumaTopology::default();
-    for (number, name) in numbered(&attr::list(&base), "node") {
+    let mut left = usize::try_from(MAX_CPUS).unwrap_or(usize::MAX);
+    for (number, name) in numbered(&attr::list(&base), "node", MAX_NODES) {
         let dir = base.join(&name);
         let meminfo = attr::read_trimmed(&dir.join("meminfo")).ok()?;
         let size_kb = memory::meminfo_bytes(&meminfo, "MemTotal")? / 1024;
         found.ram.push(NumaMemory { numa_node: number, size_kb });
         let mut cores: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for (cpu, name) in numbered(&attr::list(&dir), "cpu") {
+        for (cpu, name) in numbered(&attr::list(&dir), "cpu", MAX_CPUS).into_iter().take(left) {
+            left -= 1;
             let core = attr::read_u64(&dir.join(name).join("topology/core_id")).ok();
             if let Some(core) = core.and_then(|core| u32::try_from(core).ok()) {
                 cores.entry(core).or_default().push(cpu);
@@ -76,10 +82,10 @@ pub fn topology(root: &Root) -> Option<NumaTopology> {
     (!found.ram.is_empty()).then_some(found)
 }
 
-/// Names that are a prefix and a number, by number.
-fn numbered(names: &[String], prefix: &str) -> Vec<(u32, String)> {
+/// Names that are a prefix and a number below `limit`, by number.
+fn numbered(names: &[String], prefix: &str, limit: u32) -> Vec<(u32, String)> {
     let number = |name: &String| Some((name.strip_prefix(prefix)?.parse().ok()?, name.clone()));
-    let mut found: Vec<_> = names.iter().filter_map(number).collect();
+    let mut found: Vec<_> = names.iter().filter_map(number).filter(|(number, _)| *number < limit).collect();
     found.sort();
     found
 }
@@ -159,5 +165,19 @@ mod tests {
         assert_eq!(topology(&tree.root()), None);
         tree.file("sys/devices/system/node/node0/meminfo", "Node 0 MemTotal: much").unwrap();
         assert_eq!(topology(&tree.root()), None);
+    }
+
+    #[test]
+    fn nodes_and_processors_beyond_any_kernel_are_left_out() {
+        let tree = MachineTree::new().unwrap();
+        for node in [1, 1023, 1024] {
+            tree.file(&format!("sys/devices/system/node/node{node}/meminfo"), "Node 1 MemTotal: 1024 kB").unwrap();
+        }
+        for cpu in [8191, 8192] {
+            tree.file(&format!("sys/devices/system/node/node1/cpu{cpu}/topology/core_id"), "0").unwrap();
+        }
+        let found = topology(&tree.root()).unwrap();
+        assert_eq!(found.ram.iter().map(|node| node.numa_node).collect::<Vec<_>>(), [1, 1023]);
+        assert_eq!(found.cpus, [NumaCore { cpu: 0, numa_node: 1, thread_siblings: vec![8191] }]);
     }
 }

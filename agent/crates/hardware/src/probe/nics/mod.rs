@@ -83,13 +83,22 @@ pub fn is_vlan(name: &str) -> bool {
     name.split_once('.').is_some_and(|(_, id)| !id.is_empty() && id.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The permanent address where the driver knows it, since a bond member shows the bond's; else the current one.
+/// The permanent address where the driver knows it, since a bond member shows the bond's; else the current one. What is no
+/// address is left out.
 fn mac_address(current: &Option<String>, facts: &NicFacts) -> Option<String> {
-    if let Some(address) = facts.permanent_address.as_ref().filter(|address| address.iter().any(|byte| *byte != 0)) {
-        return Some(with_colons(address));
-    }
-    let current = current.as_ref()?.to_lowercase();
-    current.bytes().any(|byte| byte != b'0' && byte != b':').then_some(current)
+    let permanent = facts.permanent_address.as_deref().map(with_colons);
+    permanent.filter(|address| is_address(address)).or_else(|| {
+        let current = current.as_ref()?.to_lowercase();
+        is_address(&current).then_some(current)
+    })
+}
+
+/// Whether a text is an address of Ethernet (6 octets) or InfiniBand (20 octets), and not all zeros.
+fn is_address(text: &str) -> bool {
+    let is_octet = |octet: &str| octet.len() == 2 && octet.bytes().all(|byte| byte.is_ascii_hexdigit());
+    matches!(text.split(':').count(), 6 | 20)
+        && text.split(':').all(is_octet)
+        && text.bytes().any(|byte| byte != b'0' && byte != b':')
 }
 
 fn ipv6_text(address: Ipv6Addr, interface: &str) -> String {

@@ -287,3 +287,21 @@ fn link_local_addresses_carry_their_scope() {
     assert_eq!(ipv6_text("fe80::1".parse().unwrap(), "eth0"), "fe80::1%eth0");
     assert_eq!(ipv6_text("2001:db8::1".parse().unwrap(), "eth0"), "2001:db8::1");
 }
+
+#[test]
+fn an_interface_without_a_valid_address_is_left_out() {
+    for (address, permanent, want) in [
+        ("not a mac \u{1b}[31m", None, None),
+        ("52:54:00:00:00", None, None),
+        ("52:54:00:00:00:0g", None, None),
+        ("52:54:00:00:00:01:02", None, None),
+        ("52:54:00:00:00:01", Some(vec![1]), Some("52:54:00:00:00:01")),
+        ("junk", Some(vec![0x52, 0x54, 0, 0, 0, 2]), Some("52:54:00:00:00:02")),
+    ] {
+        let tree = MachineTree::new().unwrap();
+        nic(&tree, "eth0", address);
+        let facts = |_: &str| NicFacts { permanent_address: permanent.clone(), ..NicFacts::default() };
+        let found: Vec<String> = interfaces(&tree.root(), &facts).into_iter().map(|nic| nic.mac_address).collect();
+        assert_eq!(found, want.into_iter().collect::<Vec<_>>(), "{address:?}");
+    }
+}
