@@ -49,6 +49,14 @@ const MOUNT_POINTS: &[&str] = &["/", "/boot", "/boot/efi", "/home", "/usr", "/va
 
 /// What is taken of a file.
 pub(super) fn filtered(path: &Path, content: Vec<u8>) -> Vec<u8> {
+    let is_in = |folder: &str| path.iter().any(|part| part == folder);
+    if path.file_name().is_some_and(|name| name == "symbolic_name") {
+        return without_host(&content);
+    }
+    if path.file_name().is_some_and(|name| name == "name") && is_in("input") {
+        // What a person calls a device; no probe reads it.
+        return b"\n".to_vec();
+    }
     let keep: fn(&str) -> Option<String> = match path.to_str() {
         Some("proc/cmdline") => return boot_interface(&content),
         Some("proc/self/mountinfo") => mount,
@@ -76,7 +84,16 @@ fn boot_interface(content: &[u8]) -> Vec<u8> {
     found.map(|word| format!("{word}\n")).unwrap_or_default().into_bytes()
 }
 
-/// A mount of a disk (proc_pid_mountinfo(5)), without the folder in it, its options and the name of where it is.
+/// What an FC adapter says of itself, without the name of a host that it has from its driver or its switch.
+fn without_host(content: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(content);
+    let Some((head, tail)) = text.split_once("HN:") else { return content.to_vec() };
+    let rest = tail.find(char::is_whitespace).and_then(|end| tail.get(end..)).unwrap_or_default();
+    format!("{head}HN:host.{rest}").into_bytes()
+}
+
+/// A mount of a disk (proc_pid_mountinfo(5)), without the folder in it, its options, the name of where it is and
+/// those that people give to disks.
 fn mount(line: &str) -> Option<String> {
     let (head, tail) = line.split_once(" - ")?;
     let mut head = head.split(' ');
@@ -85,7 +102,9 @@ fn mount(line: &str) -> Option<String> {
     let mut tail = tail.split(' ');
     let (kind, source) = (tail.next()?, tail.next()?);
     let point = if MOUNT_POINTS.contains(&point) { point } else { "/mnt" };
-    source.starts_with("/dev/").then(|| format!("{id} {parent} {devno} / {point} rw - {kind} {source} rw"))
+    let disk = source.strip_prefix("/dev/")?;
+    let source = if disk.contains('/') { "/dev/volume" } else { source };
+    Some(format!("{id} {parent} {devno} / {point} rw - {kind} {source} rw"))
 }
 
 #[cfg(test)]
@@ -115,7 +134,18 @@ mod tests {
                  24 22 8:2 / /srv/payroll rw - xfs /dev/sda2 rw\n",
                 "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n24 22 8:2 / /mnt rw - xfs /dev/sda2 rw\n",
             ),
+            (
+                "proc/self/mountinfo",
+                "22 1 253:0 / / rw - xfs /dev/mapper/vgother-lvsalaries rw\n\
+                 23 1 8:1 / /boot rw - xfs /dev/disk/by-uuid/7d1c rw\n",
+                "22 1 253:0 / / rw - xfs /dev/volume rw\n23 1 8:1 / /boot rw - xfs /dev/volume rw\n",
+            ),
             ("proc/self/mountinfo", "", ""),
+            ("sys/devices/h/symbolic_name", "FV1 DV14. HN:other.example. OS:Linux\n", "FV1 DV14. HN:host. OS:Linux\n"),
+            ("sys/devices/h/symbolic_name", "FV1 HN:other\n", "FV1 HN:host.\n"),
+            ("sys/devices/h/symbolic_name", "fnic v1 over fnic0\n", "fnic v1 over fnic0\n"),
+            ("sys/devices/usb1/input/input3/name", "Bob's phone\n", "\n"),
+            ("sys/devices/virtual/block/dm-0/dm/name", "root\n", "root\n"),
             ("proc/meminfo", "MemTotal: 1 kB\n", "MemTotal: 1 kB\n"),
         ] {
             let kept = filtered(Path::new(path), content.as_bytes().to_vec());

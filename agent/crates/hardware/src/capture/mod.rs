@@ -4,6 +4,7 @@
 mod anonymise;
 mod filter;
 mod known;
+mod new_file;
 mod smbios;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::machine::Machine;
 use crate::probe::{bmc, cpu, lldp, nics, system};
 use crate::replay::{self, NicRecord};
 use anonymise::Identities;
+pub use new_file::new_file;
 
 /// Longest attribute that is taken, bytes: sysfs gives a page of text, and VPD pages are shorter.
 const ATTRIBUTE_BYTES: usize = 4096;
@@ -68,7 +70,6 @@ const ATTRIBUTES: &[&str] = &[
     "ieee1394_id",
     "ifindex",
     "index",
-    "label",
     "level",
     "logical_block_size",
     "manufacturer",
@@ -91,7 +92,6 @@ const ATTRIBUTES: &[&str] = &[
     "persistent_port",
     "phy_identifier",
     "phys_port_name",
-    "phys_switch_id",
     "physical_block_size",
     "physical_package_id",
     "port_name",
@@ -184,8 +184,9 @@ pub enum Entry {
 pub type Tree = BTreeMap<PathBuf, Entry>;
 
 /// Reads the machine. Serial numbers, asset tags, world-wide names, UUIDs, the last half of hardware addresses, IP addresses,
-/// the names of volumes and that of the host are replaced by invented ones of the same form, the same one everywhere; who
-/// made a part is still seen. With `lldp_wait`, what the switches say of themselves is listened for so long; it is
+/// the names of volumes, that of the host and those that people give to interfaces are replaced by invented ones of the
+/// same form, the same one everywhere; those of fewer than four characters only in their own place. Who made a part is
+/// still seen, and what USB devices call themselves is kept, since the inventory shows it. With `lldp_wait`, what the switches say of themselves is listened for so long; it is
 /// taken as it is, since it is of no use otherwise.
 ///
 /// # Errors
@@ -195,6 +196,7 @@ pub fn capture(machine: &Machine, lldp_wait: Option<Duration>) -> io::Result<Tre
     let mut tree = files(root)?;
     let mut identities = Identities::new()?;
     for (path, entry) in &tree {
+        identities.learn_path(path, entry);
         if let Entry::File(content) = entry {
             identities.learn(path, content);
         }

@@ -10,17 +10,35 @@ use crate::probe::smbios::kind;
 const FIRST_OEM: u8 = 128;
 /// Types that hold nothing but texts of makers and dealers: OEM strings, configuration options.
 const TEXTS_ONLY: [u8; 2] = [11, 12];
+/// Type that ends the table.
+const END: u8 = 127;
+/// Type and offset of texts that no probe reads and that may hold names: a board's place, when a battery was made, what a
+/// device on the board and a property are called (SMBIOS 3.7 sections 7.3, 7.23, 7.42, 7.47).
+const FREE_TEXTS: &[(u8, usize)] = &[(2, 0x0a), (22, 6), (41, 4), (46, 6)];
+/// A battery, and where it has its number and date in binary.
+const BATTERY: u8 = 22;
+const BATTERY_NUMBERS: Range<usize> = 0x10..0x14;
 /// Bytes of type, length and handle.
 const HEAD: usize = 4;
 /// Where a protocol record (DSP0270 section 9) has the form of an address and its 16 bytes: the host's, the service's.
 const ADDRESSES: [(usize, usize); 2] = [(17, 18), (51, 52)];
 
-/// The table with such bytes overwritten; its structures stay where they are.
+/// The table with such bytes overwritten, and all behind its end or what cannot be read; its structures stay where they are.
 pub(super) fn scrubbed(mut table: Vec<u8>) -> Vec<u8> {
+    for range in texts(&table, FREE_TEXTS) {
+        fill(&mut table, range, |_| b'x');
+    }
     let mut place = 0;
     while let Some((fields, texts)) = structure(&table, place) {
         let kind = table.get(place).copied().unwrap_or_default();
         place = texts.end + 1;
+        if kind == END {
+            break;
+        }
+        if kind == BATTERY {
+            let end = fields.end.min(fields.start + BATTERY_NUMBERS.end);
+            fill(&mut table, fields.start + BATTERY_NUMBERS.start..end, |_| 0);
+        }
         if kind >= FIRST_OEM {
             fill(&mut table, fields.start + HEAD..fields.end, |_| 0);
         }
@@ -30,7 +48,33 @@ pub(super) fn scrubbed(mut table: Vec<u8>) -> Vec<u8> {
             hide_addresses(table.get_mut(fields).unwrap_or_default());
         }
     }
+    let end = table.len();
+    fill(&mut table, place.min(end)..end, |_| 0);
     table
+}
+
+/// Where the table has the texts that such types refer to at such offsets.
+pub(super) fn texts(table: &[u8], places: &[(u8, usize)]) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut place = 0;
+    while let Some((fields, texts)) = structure(table, place) {
+        let kind = table.get(place).copied().unwrap_or_default();
+        place = texts.end + 1;
+        if kind == END {
+            break;
+        }
+        let bytes = table.get(texts.clone()).unwrap_or_default();
+        for (_, offset) in places.iter().filter(|(of, _)| *of == kind) {
+            let number = table.get(fields.clone()).and_then(|fields| fields.get(*offset)).copied().unwrap_or_default();
+            let Some(before) = usize::from(number).checked_sub(1) else { continue };
+            let start: usize = bytes.split(|byte| *byte == 0).take(before).map(|text| text.len() + 1).sum();
+            let text = bytes.split(|byte| *byte == 0).nth(before).unwrap_or_default();
+            if !text.is_empty() {
+                found.push(texts.start + start..texts.start + start + text.len());
+            }
+        }
+    }
+    found
 }
 
 /// Where the structure at a place has its fields and its texts, without the last zero; `None` at the end and when it is
@@ -124,6 +168,38 @@ mod tests {
         assert!(has(&[192, 0, 2, 1]) && has(&[0x20, 1, 0x0d, 0xb8]));
         assert!(!has(&[10, 1, 2, 3]) && !has(&[0x20, 1, 0x0d, 0xb9]));
         assert!(has(b"\xdd\x06\x02\0\0\0xxx\0\0"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_overwritten() {
+        for (table, kept) in [
+            (&b"\x7f\x04\x04\0\0\0\x01\x05\x03\0\x01SECRET\0\0"[..], 6),
+            (b"\x7f\x04\x04\0\0\0SECRET", 6),
+            (b"\x01\x05\x03\0\x01Maker\0\0\x01\x03\x03SECRET\0\0", 12),
+            (b"\x01\x05\x03\0\x01SECRET", 0),
+        ] {
+            let want = [&table[..kept], &vec![0; table.len() - kept]].concat();
+            assert_eq!(scrubbed(table.to_vec()), want, "{table:?}");
+        }
+    }
+
+    #[test]
+    fn free_texts_are_overwritten() {
+        let structure = |kind: u8, fields: &[u8]| {
+            let length = u8::try_from(fields.len() + 4).unwrap();
+            [&[kind, length, 0, 0], fields, b"Maker\0SECRET7\0\0"].concat()
+        };
+        let battery = [&[1, 1, 2, 0][..], &[0; 8], &[0xab, 0xcd, 0xab, 0xcd]].concat();
+        for table in [
+            structure(2, &[1, 0, 0, 0, 0, 0, 2]),
+            structure(22, &battery),
+            structure(41, &[2, 0, 0]),
+            structure(46, &[0, 0, 2, 0, 0]),
+        ] {
+            let scrubbed = scrubbed(table.clone());
+            assert!(scrubbed.ends_with(b"Maker\0xxxxxxx\0\0"), "{scrubbed:?}");
+            assert!(!scrubbed.contains(&0xab), "{scrubbed:?}");
+        }
     }
 
     proptest! {

@@ -218,6 +218,83 @@ fn planted(tree: &MachineTree, serial: &str, mac: [u8; 6], wwn: [u8; 8], uuid: [
     bytes("sys/firmware/dmi/tables/DMI", &table.concat());
 }
 
+/// A table of SMBIOS with names in the places where makers and dealers put them.
+fn tagged_table() -> Vec<u8> {
+    let structure = |kind: u8, fields: &[u8], texts: &[&str]| {
+        let texts: Vec<u8> = texts.iter().flat_map(|text| [text.as_bytes(), b"\0"].concat()).collect();
+        [&[kind, u8::try_from(fields.len() + 4).unwrap(), 0, 0], fields, &texts, &[0]].concat()
+    };
+    [
+        structure(2, &[1, 0, 0, 2, 3, 0, 4], &["Maker", "BOARDSER123", "NONE77AA1234", "RackPayroll9"]),
+        structure(17, &[&[0; 19][..], &[1, 2, 3, 0]].concat(), &["Maker", "DIMMSER778", "DIMMTAG778"]),
+        structure(22, &[0, 1, 2, 3], &["Maker", "BATDATE0907", "BATSER7788"]),
+        structure(41, &[1, 0, 0], &["PayrollNic7"]),
+        structure(46, &[1, 0, 1, 0, 0], &["UefiPath/MAC(0a0b0c0d0e0f)"]),
+        structure(127, &[], &[]),
+        structure(1, &[0, 0, 0, 1], &["TRAILSER77"]),
+    ]
+    .concat()
+}
+
+#[test]
+fn names_of_networks_people_and_dealers_are_not_told() {
+    let tree = MachineTree::new().unwrap();
+    let pci = "sys/devices/pci0000:00/0000:00:05.0";
+    for (path, content) in [
+        (
+            "sys/devices/virtual/nvme-fabrics/ctl/nvme0/address",
+            "traddr=10.44.55.66,trsvcid=4420,host_traddr=10.44.55.67",
+        ),
+        ("sys/devices/virtual/nvme-fabrics/ctl/nvme1/address", "traddr=nn-0x20000025b5a1b2c3:pn-0x20010025b5d4e5f6"),
+        (&format!("{pci}/host1/session1/connection1:0/iscsi_connection/connection1:0/address"), "10.44.55.68"),
+        (&format!("{pci}/net/payroll-br0/phys_switch_id"), "506b4b0300c7d8e9"),
+        (&format!("{pci}/net/payroll-br0/address"), "52:54:00:11:22:33"),
+        (&format!("{pci}/host1/fc_host/host1/symbolic_name"), "Emulex FV1 DV14. HN:othersrv. OS:Linux"),
+        (&format!("{pci}/usb1/1-1/input/input3/name"), "Bob Smith's iPhone"),
+        ("sys/devices/virtual/block/dm-0/dm/name", "mpathpayroll"),
+        ("proc/cmdline", "quiet BOOTIF=3c-fd-fe-a1-b2-c3"),
+        ("proc/self/mountinfo", "22 1 253:0 / / rw - xfs /dev/mapper/vgother-lvsalaries rw"),
+    ] {
+        tree.file(path, content).unwrap();
+    }
+    tree.link("sys/class/net/payroll-br0", &format!("{pci}/net/payroll-br0")).unwrap();
+    tree.link("dev/disk/by-path/ip-10.44.55.69:3260-iscsi-iqn.2001-05.com.payroll:vol77-lun-0", "dev/sdz").unwrap();
+    tree.bytes("sys/firmware/dmi/tables/DMI", &tagged_table()).unwrap();
+    let captured = capture(&Machine::at(tree.root(), Arc::new(ScriptedExec::new())), None).unwrap();
+    for secret in [
+        "10.44.55.66",
+        "10.44.55.67",
+        "10.44.55.68",
+        "10.44.55.69",
+        "a1b2c3",
+        "d4e5f6",
+        "c7d8e9",
+        "a1-b2-c3",
+        "payroll",
+        "othersrv",
+        "Bob Smith",
+        "vol77",
+        "salaries",
+        "BOARDSER",
+        "NONE77",
+        "RackPayroll",
+        "DIMMSER",
+        "DIMMTAG",
+        "BATDATE",
+        "BATSER",
+        "PayrollNic",
+        "0a0b0c0d0e0f",
+        "TRAILSER",
+    ] {
+        assert_eq!(told(&captured, secret.as_bytes()), None, "{secret}");
+    }
+    // The interface has one name everywhere.
+    let link = captured.iter().find(|(path, _)| path.starts_with("sys/class/net")).unwrap();
+    let Entry::Link(target) = link.1 else { unreachable!() };
+    assert_eq!(link.0.file_name(), target.file_name());
+    assert!(captured.keys().any(|path| path.ends_with(Path::new(link.0.file_name().unwrap()).join("address"))));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
@@ -232,7 +309,7 @@ proptest! {
         let mac = [&[0x52, 0x54, 0][..], &mac[3..]].concat().try_into().unwrap();
         let wwn: [u8; 8] = [&[0x50, 0, 0xc5][..], &wwn[3..]].concat().try_into().unwrap();
         let has_name = serial.to_lowercase().bytes().any(|byte| !serial.starts_with(char::from(byte)));
-        let is_placeholder = ["DEFAULT", "EMPTY", "FILLED", "INVALID", "UNKNOWN"].iter().any(|word| serial.starts_with(word));
+        let is_placeholder = ["DEFAULT", "EMPTY", "FILLED", "INVALID", "UNKNOWN"].iter().any(|word| serial == *word);
         prop_assume!(has_name && !is_placeholder && uuid.iter().collect::<BTreeSet<_>>().len() > 4);
         let tree = MachineTree::new().unwrap();
         planted(&tree, &serial, mac, wwn, uuid, &host);

@@ -1,29 +1,30 @@
 //! What tells one machine from another, and what stands in its place.
 
+mod hide;
+mod network;
+mod words;
+
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ring::hmac;
 
-use super::Entry;
 use super::known::Known;
-use crate::probe::smbios::{Smbios, host_interface, kind, uuid};
+use crate::probe::smbios::{Smbios, Text, host_interface, kind, uuid};
 use crate::probe::text::{bytes_of, hex};
+use words::{is_automatic_multipath, is_placeholder};
 
 /// Attributes that hold a name in text, those that hold a number in hex, and those that hold an IP address.
 const TEXTS: &[&str] = &["serial", "product_serial", "serial-number"];
 const NUMBERS: &[&str] =
     &["address", "device_id", "eui", "ieee1394_id", "nguid", "node_name", "port_name", "sas_address", "uuid", "wwid"];
 const ADDRESSES: &[&str] = &["persistent_address"];
-/// Shorter names are no names: `0`, `None`.
+/// Shorter names are not looked for elsewhere.
 const MIN_TEXT: usize = 5;
 /// Type and offset of serial numbers and asset tags in SMBIOS (SMBIOS 3.7 sections 7.2 to 7.5, 7.18, 7.23, 7.40).
 const SMBIOS_NAMES: &[(u8, usize)] =
     &[(1, 7), (2, 7), (2, 8), (3, 7), (3, 8), (4, 0x20), (4, 0x21), (17, 0x18), (17, 0x19), (22, 7), (39, 8), (39, 9)];
-/// What stands in such places when there is nothing to say.
-const PLACEHOLDERS: &[&str] =
-    &["default", "empty", "filled", "invalid", "none", "no asset", "no dimm", "not ", "o.e.m", "unknown", "undefined"];
 /// Digits of a hardware address, and of a UUID.
 const ADDRESS_DIGITS: usize = 12;
 const UUID_DIGITS: usize = 32;
@@ -56,7 +57,7 @@ impl Identities {
         // The root hubs of USB have the address of their controller for a serial number.
         let is_place = path.iter().any(|folder| folder == trimmed);
         if TEXTS.contains(&name) && !is_place {
-            self.learn_texts(trimmed);
+            self.learn_bytes(content);
         }
         if NUMBERS.contains(&name) {
             self.learn_number(trimmed);
@@ -66,28 +67,27 @@ impl Identities {
             self.learn_ip(trimmed);
         }
         match name {
+            "address" if text.contains("traddr=") => self.learn_fabric(trimmed),
+            "address" if path.iter().any(|folder| folder == "iscsi_connection") => self.learn_ip(trimmed),
             "wwid" if trimmed.starts_with("t10.") => self.learn_t10(trimmed.trim_start_matches("t10.")),
             // PCI vendor, serial number and model, the last two in hex.
             "wwid" if trimmed.starts_with("nvme.") => {
                 let serial = trimmed.split('-').nth(1).map(bytes_of).unwrap_or_default();
-                self.learn_texts(String::from_utf8_lossy(&serial).trim());
+                self.learn_bytes(&serial);
             }
             // Page code and length, then text.
-            "vpd_pg80" => {
-                let serial = String::from_utf8_lossy(content.get(4..).unwrap_or_default()).into_owned();
-                self.learn_texts(serial.trim_matches(|c: char| c.is_whitespace() || c == '\0'));
-            }
+            "vpd_pg80" => self.learn_bytes(content.get(4..).unwrap_or_default()),
             "vpd_pg83" => self.learn_designators(content),
             "vpd_pg89" => self.learn_identify(&swapped(content)),
             "DMI" => self.learn_smbios(content),
-            "targetname" => self.learn_text(trimmed.splitn(3, '.').nth(2).unwrap_or(trimmed), true),
-            "cmdline" => self.learn_number(trimmed.split_once("=01-").map_or("", |(_, address)| address)),
+            "targetname" => self.learn_target(trimmed),
+            "cmdline" => self.learn_boot_interface(trimmed),
             "cpuinfo" => {
                 let serial = text.lines().find_map(|line| line.strip_prefix("Serial")?.split_once(':'));
                 self.learn_texts(serial.map_or("", |(_, serial)| serial.trim()));
             }
             // Volumes are named by people, but for those of the multipath tools.
-            "name" if in_folder("dm") && !trimmed.starts_with("mpath") => self.learn_text(trimmed, true),
+            "name" if in_folder("dm") && !is_automatic_multipath(trimmed) => self.learn_text(trimmed, true),
             "uuid" if in_folder("dm") => trimmed.split('-').for_each(|word| self.learn_long(word)),
             _ if path.starts_with("run/udev/data") => {
                 let values = text.lines().filter_map(|line| line.strip_prefix("E:")?.split_once('='));
@@ -125,13 +125,34 @@ impl Identities {
 
     /// A serial number or an asset tag as a whole, and its words that have digits.
     fn learn_texts(&mut self, text: &str) {
-        let lower = text.to_lowercase();
-        if PLACEHOLDERS.iter().any(|placeholder| lower.starts_with(placeholder) || lower.contains("filled by")) {
+        if is_placeholder(text.as_bytes()) {
             return;
         }
         self.learn_text(text, true);
         for word in text.split_whitespace() {
             self.learn_text(word, false);
+        }
+    }
+
+    /// The same from bytes, which may have some that do not print: its pieces between them are names too.
+    fn learn_bytes(&mut self, bytes: &[u8]) {
+        let bytes = bytes.get(trimmed(bytes)).unwrap_or_default();
+        match std::str::from_utf8(bytes) {
+            Ok(text) if text.bytes().all(prints) => return self.learn_texts(text),
+            _ if bytes.len() < MIN_TEXT => return,
+            _ => {}
+        }
+        let invented = self.invent_bytes(bytes);
+        let mut place = 0;
+        let mut names = vec![(bytes.to_vec(), invented.clone())];
+        for piece in bytes.split(|byte| !prints(*byte)) {
+            let other = invented.get(place..place + piece.len()).unwrap_or_default();
+            names.push((piece.to_vec(), other.to_vec()));
+            place += piece.len() + 1;
+        }
+        for (name, other) in names.into_iter().filter(|(name, _)| name.len() >= MIN_TEXT) {
+            self.known.insert(hex(&name).into_bytes(), hex(&other).into_bytes(), false);
+            self.known.insert(name, other, false);
         }
     }
 
@@ -150,10 +171,16 @@ impl Identities {
     /// Text that prints, and the same in hex, as some names of NVMe drives hold it. Without digits it is only a name
     /// where `letters` are believed to be one.
     fn learn_text(&mut self, text: &str, letters: bool) {
-        let prints = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        let prints = text.bytes().all(prints);
         let is_constant = text.bytes().all(|byte| text.starts_with(char::from(byte)));
         let is_name = letters || text.bytes().any(|byte| byte.is_ascii_digit());
-        if !prints || is_constant || !is_name || text.len() < MIN_TEXT || self.known.get(text.as_bytes()).is_some() {
+        let has = |kind: fn(&u8) -> bool| text.bytes().any(|byte| kind(&byte));
+        let has_length = match text.len() {
+            MIN_TEXT.. => true,
+            4 => letters && has(u8::is_ascii_digit) && has(u8::is_ascii_alphabetic),
+            _ => false,
+        };
+        if !prints || is_constant || !is_name || !has_length || self.known.get(text.as_bytes()).is_some() {
             return;
         }
         // Some serial numbers are names of the NAA.
@@ -166,7 +193,9 @@ impl Identities {
         let is_long = text.len() >= 2 * ADDRESS_DIGITS;
         let short = text.len() <= MIN_TEXT || text.bytes().all(|byte| byte.is_ascii_digit()) && !is_long;
         let invented = self.invent(text, None);
-        self.known.insert(hex(text.as_bytes()).into_bytes(), hex(invented.as_bytes()).into_bytes(), false);
+        if text.len() >= MIN_TEXT {
+            self.known.insert(hex(text.as_bytes()).into_bytes(), hex(invented.as_bytes()).into_bytes(), false);
+        }
         self.insert_text(text, &invented, short);
         // As udev writes it.
         self.insert_text(&text.replace(' ', "_"), &invented.replace(' ', "_"), short);
@@ -276,7 +305,7 @@ impl Identities {
                 (_, 1) => self.learn_t10(text),
                 // A SCSI name: `naa.`, `eui.` or the name of an iSCSI target.
                 (_, 8) => self.learn_number(text),
-                _ => self.learn_texts(text.trim()),
+                _ => self.learn_bytes(value),
             }
             rest = after;
         }
@@ -284,8 +313,7 @@ impl Identities {
 
     fn learn_identify(&mut self, page: &[u8]) {
         let identify = page.get(IDENTIFY..).unwrap_or_default();
-        let serial = String::from_utf8_lossy(identify.get(ATA_SERIAL).unwrap_or_default()).into_owned();
-        self.learn_texts(serial.trim_matches(|c: char| c.is_whitespace() || c == '\0'));
+        self.learn_bytes(identify.get(ATA_SERIAL).unwrap_or_default());
         self.learn_address(identify.get(ATA_WWN).unwrap_or_default());
     }
 
@@ -294,10 +322,11 @@ impl Identities {
         let makes = [kind::SYSTEM, kind::BOARD].map(|of| smbios.of(of).find_map(|structure| structure.string(5)));
         for structure in smbios.structures() {
             for (_, offset) in SMBIOS_NAMES.iter().filter(|(of, _)| *of == structure.kind()) {
-                let text = structure.string(*offset).unwrap_or_default();
+                let Text::Bytes(bytes) = structure.text(*offset) else { continue };
+                let text = String::from_utf8_lossy(bytes);
                 // Some makers repeat a product's name where its serial number or tag should be.
-                if !makes.iter().flatten().any(|make| make.contains(&text)) {
-                    self.learn_texts(&text);
+                if !makes.iter().flatten().any(|make| make.contains(text.trim())) {
+                    self.learn_bytes(bytes);
                 }
             }
             if structure.kind() == kind::SYSTEM
@@ -311,44 +340,6 @@ impl Identities {
             interface.mac_address.iter().for_each(|address| self.learn_number(address));
             interface.service_hostname.iter().for_each(|name| self.learn_hostname(name));
         }
-    }
-
-    /// A text of the same form that is another one; a number in hex with its first `kept` digits.
-    fn invent(&self, text: &str, kept: Option<usize>) -> String {
-        let mut invented = text.to_owned();
-        for round in 0_u8..8 {
-            let stream = hmac::sign(&self.key, &[text.as_bytes(), &[round]].concat());
-            let noise = stream.as_ref().iter().cycle();
-            let letter = |(place, (c, noise)): (usize, (char, &u8))| match c {
-                _ if kept.is_some_and(|kept| place < kept) => c,
-                ':' | '-' | ' ' => c,
-                _ if kept.is_some() => char::from_digit(u32::from(noise % 16), 16).unwrap_or(c),
-                '0'..='9' => char::from(b'0' + noise % 10),
-                'a'..='z' => char::from(b'a' + noise % 26),
-                'A'..='Z' => char::from(b'A' + noise % 26),
-                _ => c,
-            };
-            invented = text.chars().zip(noise).enumerate().map(letter).collect();
-            if invented != text {
-                break;
-            }
-        }
-        invented
-    }
-
-    /// An entry with every name in it, in its path and in its target replaced.
-    pub(super) fn hide(&self, path: PathBuf, entry: Entry) -> (PathBuf, Entry) {
-        let text = |path: &Path| {
-            let replaced = self.known.replaced(path.as_os_str().as_encoded_bytes());
-            PathBuf::from(String::from_utf8_lossy(&replaced).into_owned())
-        };
-        let is_identify = path.ends_with("vpd_pg89");
-        let entry = match entry {
-            Entry::File(content) if is_identify => Entry::File(swapped(&self.known.replaced(&swapped(&content)))),
-            Entry::File(content) => Entry::File(self.known.replaced(&content)),
-            Entry::Link(target) => Entry::Link(text(&target)),
-        };
-        (text(&path), entry)
     }
 }
 
@@ -375,6 +366,18 @@ fn dashed(uuid: &[u8; UUID_DIGITS / 2]) -> String {
         text.insert(place, '-');
     }
     text
+}
+
+/// Whether a byte is part of a text of ASCII.
+const fn prints(byte: u8) -> bool {
+    byte.is_ascii_graphic() || byte == b' '
+}
+
+/// Where bytes have their text, without white space and zeros around it.
+fn trimmed(bytes: &[u8]) -> std::ops::Range<usize> {
+    let is_text = |byte: &u8| !byte.is_ascii_whitespace() && *byte != 0;
+    let start = bytes.iter().position(is_text).unwrap_or_default();
+    start..bytes.iter().rposition(is_text).map_or(start, |last| last + 1)
 }
 
 fn pairs(digits: &str, separator: &str) -> String {

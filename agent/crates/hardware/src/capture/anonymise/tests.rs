@@ -1,3 +1,6 @@
+use std::path::PathBuf;
+
+use super::super::Entry;
 use super::*;
 
 fn hidden(files: &[(&str, &[u8])]) -> Vec<Vec<u8>> {
@@ -72,4 +75,37 @@ fn what_is_no_name_stays() {
     ] {
         assert_eq!(text(&hidden(&[(path, content.as_bytes())])[0]), content, "{path}");
     }
+}
+
+#[test]
+fn fields_of_names_are_replaced_whatever_is_in_them() {
+    type Case<'a> = (&'a str, &'a [u8], &'a [&'a [u8]]);
+    let cases: &[Case] = &[
+        ("d/serial", "Gr\u{f6}\u{df}e-778899X\n".as_bytes(), &["Gr\u{f6}".as_bytes(), b"778899X"]),
+        ("d/serial", b"Ser\xefal778899 \n", &[b"Ser", b"al778899"]),
+        ("d/serial", b"Q7Z9\n", &[b"Q7Z9"]),
+        ("d/serial", b"B7\n", &[b"B7"]),
+        ("d/serial", b"NONE77AA1234\n", &[b"NONE77AA1234"]),
+        ("d/serial", b"DefaultRackPayroll9\n", &[b"DefaultRackPayroll9"]),
+        ("d/serial", b"Not 4711 filled by Bob\n", &[b"4711", b"Bob"]),
+        ("d/vpd_pg80", b"\0\x80\0\x10PG80SER\x01SECRET99", &[b"PG80SER", b"SECRET99"]),
+        ("d/vpd_pg80", b"\0\x80\0\x08    Q7Z9", &[b"Q7Z9"]),
+        ("sys/firmware/dmi/tables/DMI", b"\x01\x08\x01\0\0\0\0\x01Q7Z9\0\0", &[b"Q7Z9"]),
+        ("sys/firmware/dmi/tables/DMI", b"\x01\x08\x01\0\0\0\0\x01Gr\xf6SER77\x01AB99\0\0", &[b"SER77", b"AB99"]),
+    ];
+    for (path, content, secrets) in cases {
+        let hidden = hidden(&[(path, content)]).remove(0);
+        assert_eq!(hidden.len(), content.len(), "{path}");
+        for secret in *secrets {
+            let is_told = hidden.windows(secret.len()).any(|found| found == *secret);
+            assert!(!is_told, "{path}: {}", String::from_utf8_lossy(&hidden));
+        }
+    }
+}
+
+#[test]
+fn a_serial_number_with_odd_bytes_is_the_same_elsewhere() {
+    let files = hidden(&[("d/serial", b"Ser\xefal778899\n"), ("d/model", b"(Ser\xefal778899) al778899\n")]);
+    let serial = files[0].trim_ascii();
+    assert_eq!(files[1], [b"(", serial, b") ", &serial[4..], b"\n"].concat());
 }
