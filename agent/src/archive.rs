@@ -4,11 +4,10 @@
 //! frames (RFC 8878 section 3.1.1) have blocks of bytes as they are and blocks of one byte repeated, which is what most of
 //! a tar archive of small files consists of; other data is not compressed.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use ferric_hardware::capture::{Entry, Tree};
+use ferric_hardware::capture::{Entry, Tree, new_file};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
@@ -34,18 +33,19 @@ impl Form {
     }
 }
 
-/// Writes files and links to an archive, and waits until it is on the disk.
+/// Writes files and links to a new archive, and waits until it is on the disk.
 ///
 /// # Errors
-/// The archive cannot be written.
+/// There is such a file already, or the archive cannot be written; then nothing is left of it.
 pub fn write(path: &Path, form: Form, tree: &Tree) -> io::Result<()> {
-    let file = File::create(path)?;
-    match form {
-        Form::Gzip => append(tree, GzEncoder::new(file, Compression::best()))?.finish()?,
-        Form::Zstd => append(tree, Zstd::new(file)?)?.finish()?,
-        Form::Plain => append(tree, file)?,
-    }
-    .sync_all()
+    new_file(path, |file| {
+        match form {
+            Form::Gzip => append(tree, GzEncoder::new(file, Compression::best()))?.finish()?,
+            Form::Zstd => append(tree, Zstd::new(file)?)?.finish()?,
+            Form::Plain => append(tree, file)?,
+        }
+        .sync_all()
+    })
 }
 
 fn append<W: Write>(tree: &Tree, out: W) -> io::Result<W> {
@@ -154,6 +154,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::fs::File;
     use std::path::PathBuf;
 
     fn zstd(pieces: &[Vec<u8>]) -> Vec<u8> {
@@ -200,6 +201,7 @@ mod tests {
             assert_eq!(Form::of(name), Some(form));
             let path = dir.path().join(name);
             write(&path, form, &tree).unwrap();
+            assert_eq!(write(&path, form, &tree).unwrap_err().kind(), io::ErrorKind::AlreadyExists, "{name}");
             let file = File::open(&path).unwrap();
             let reader: Box<dyn io::Read> = match form {
                 Form::Gzip => Box::new(flate2::read::GzDecoder::new(file)),
