@@ -9,8 +9,8 @@ mod tests {
     use ferric_hardware::probe::smbios::{Smbios, dmi};
     use ferric_hardware::probe::{disks, memory, numa, pci, usb};
     use ferric_hardware::{MANAGERS, Registry, capture, extra, replay};
-    use ferric_sys::Root;
     use ferric_sys::testing::machine::MachineTree;
+    use ferric_sys::{Cmd, Exec as _, Root, SystemExec};
     use proptest::prelude::*;
 
     /// Longest time for one look in a debug build on a busy machine.
@@ -207,7 +207,7 @@ mod tests {
                 let _may_be_missing = std::fs::remove_file(&path);
                 match what {
                     "pipe" => {
-                        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+                        SystemExec.run(&Cmd::new("mkfifo").arg(&*path.to_string_lossy())).unwrap();
                     }
                     "huge" => std::fs::File::create(&path).unwrap().set_len(2 << 30).unwrap(),
                     target => std::os::unix::fs::symlink(target, &path).unwrap(),

@@ -1,7 +1,7 @@
 //! What a person asks of the machine: its inventory as a table, and a capture of it for a report of a fault.
 
 use std::fmt::Write as _;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::Path;
 
 use ferric_hardware::capture;
@@ -11,9 +11,17 @@ use ferric_hardware::replay::{self, ReplayError};
 use ferric_hardware::{HardwareError, HardwareManager, Machine, Registry, Settings};
 use ferric_sys::Root;
 use ferric_types::Inventory;
+use ferric_types::error::chain;
 use ferric_types::inventory::Tpm;
 
+pub(crate) use self::text::shown;
+use self::text::{columns, gib, option, or_dash, table_of};
 use crate::archive::{self, Form};
+
+/// Longest line of those above the tables, in characters.
+const LINE_CHARS: usize = 240;
+
+mod text;
 
 /// The report could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -57,11 +65,16 @@ pub fn inventory(
     as_json: bool,
 ) -> Result<String, ReportError> {
     let machine = match root {
-        Some(root) => replay::machine(Path::new(root))?,
-        None => Machine::host(),
+        // The machine itself is no captured tree.
+        Some(root) if Path::new(root) != Path::new("/") => replay::machine(Path::new(root))?,
+        _ => Machine::host(),
     };
     let registry = Registry::new(managers, &machine)?;
-    let inventory = registry.inventory(&machine, &replay::settings(&machine.root));
+    let (inventory, unlisted) = registry.look(&machine, &replay::settings(&machine.root));
+    for error in &unlisted {
+        // Beside the inventory, which a program may read; there is nobody else to tell.
+        let _unread = writeln!(io::stderr(), "ferric-agent: the inventory is incomplete: {}", chain(error));
+    }
     if as_json {
         return Ok(serde_json::to_string_pretty(&inventory)? + "\n");
     }
@@ -89,7 +102,7 @@ fn table(inventory: &Inventory) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
         // Writing to a String cannot fail.
-        let _infallible = writeln!(text, "{name:<10} {}", value.trim());
+        let _infallible = writeln!(text, "{name:<10} {}", shown(value.trim(), LINE_CHARS));
     };
     line(
         "machine",
@@ -99,6 +112,7 @@ fn table(inventory: &Inventory) -> String {
             or_dash(&vendor.serial_number)
         ),
     );
+    line("host name", or_dash(&inventory.hostname));
     let firmware = &vendor.firmware;
     line(
         "firmware",
@@ -115,9 +129,10 @@ fn table(inventory: &Inventory) -> String {
     );
     let tpm = |tpm: &Tpm| tpm.version.clone().unwrap_or_else(|| "of unknown version".to_owned());
     line("TPM", inventory.tpm.as_ref().map_or("-".to_owned(), tpm));
+    let sockets = if cpu.socket_count == 1 { "socket" } else { "sockets" };
     line(
         "processor",
-        format!("{} x {} ({} sockets, {})", cpu.count, or_dash(&cpu.model_name), cpu.socket_count, cpu.architecture),
+        format!("{} x {} ({} {sockets}, {})", cpu.count, or_dash(&cpu.model_name), cpu.socket_count, cpu.architecture),
     );
     let mib = |bytes: Option<u64>| bytes.map_or("?".to_owned(), |bytes| (bytes >> 20).to_string());
     let installed = inventory.memory.physical_mb.map_or("?".to_owned(), |mib| mib.to_string());
@@ -131,11 +146,12 @@ fn table(inventory: &Inventory) -> String {
         let host = option(interface.host_address.as_ref().or(interface.host_ip_assignment.as_ref()));
         line("redfish", format!("{address} port {} by {by}, from {host}", interface.service_port));
     }
+    line("boot NIC", boot_nic(inventory));
     text.push('\n');
     let disks = inventory.disks.iter().map(|disk| {
         [
             disk.name.clone(),
-            format!("{:.1}", gib(disk.size)),
+            gib(disk.size),
             disk.tran.clone().unwrap_or_else(|| "-".to_owned()),
             if disk.rotational { "yes" } else { "no" }.to_owned(),
             option(disk.model.as_ref()),
@@ -160,13 +176,22 @@ fn table(inventory: &Inventory) -> String {
     text
 }
 
+/// The interface that the machine was booted over: its name, and what the loader said of it, which is a hardware address, with
+/// hyphens and after its type (`01-`) as PXELINUX writes it.
+fn boot_nic(inventory: &Inventory) -> String {
+    let Some(said) = inventory.boot.pxe_interface.as_deref() else { return or_dash("") };
+    let address = said.strip_prefix("01-").unwrap_or(said).replace('-', ":").to_lowercase();
+    let nic = inventory.interfaces.iter().find(|nic| nic.mac_address == address);
+    nic.map_or_else(|| said.to_owned(), |nic| format!("{} {address}", nic.name))
+}
+
 /// What collectors tell besides the inventory: memory modules, NUMA nodes, USB devices, accelerators.
 fn parts(text: &mut String, root: &Root) {
     let told = Smbios::read(root).map(|smbios| dmi::decode(&smbios)).unwrap_or_default();
     let modules = told["memory"]["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
     let modules = modules.iter().filter(|module| module.get("Speed").is_some()).map(|module| {
         ["Locator", "Size", "Type", "Speed", "Manufacturer", "Part Number"]
-            .map(|label| or_dash(module[label].as_str().unwrap_or_default()).to_owned())
+            .map(|label| or_dash(module[label].as_str().unwrap_or_default()))
     });
     table_of(text, ["MODULE", "SIZE", "KIND", "SPEED", "MAKER", "PART"], modules.collect());
     let nodes = numa::topology(root).unwrap_or_default();
@@ -175,7 +200,7 @@ fn parts(text: &mut String, root: &Root) {
         let cores = nodes.cpus.iter().filter(|core| core.numa_node == number).count();
         let nics = nodes.nics.iter().filter(|nic| u32::try_from(nic.numa_node) == Ok(number));
         let nics: Vec<&str> = nics.map(|nic| nic.name.as_str()).collect();
-        [number.to_string(), (node.size_kb >> 10).to_string(), cores.to_string(), or_dash(&nics.join(" ")).to_owned()]
+        [number.to_string(), (node.size_kb >> 10).to_string(), cores.to_string(), or_dash(&nics.join(" "))]
     });
     table_of(text, ["NODE", "MIB", "CORES", "NICS"], rows.collect());
     let devices = usb::devices(root).into_iter().map(|device| [device.handle, device.vendor, device.product]);
@@ -185,41 +210,6 @@ fn parts(text: &mut String, root: &Root) {
     let accelerators = devices.filter(|device| ["0302", "1200"].iter().any(|class| device.class.starts_with(class)));
     let rows = accelerators.map(|device| [device.bus, device.vendor_id, device.product_id]);
     table_of(text, ["ACCELERATOR", "VENDOR", "DEVICE"], rows.collect());
-}
-
-/// A table after an empty line, unless it has no rows.
-fn table_of<const N: usize>(text: &mut String, head: [&str; N], rows: Vec<[String; N]>) {
-    if !rows.is_empty() {
-        text.push('\n');
-        columns(text, head, rows);
-    }
-}
-
-fn gib(bytes: u64) -> f64 {
-    // Tenths of a GiB are exact enough for a person.
-    u32::try_from(bytes >> 20).map_or(f64::INFINITY, |mib| f64::from(mib) / 1024.0)
-}
-
-fn option(value: Option<&String>) -> String {
-    value.map_or("-", |text| or_dash(text)).to_owned()
-}
-
-fn or_dash(text: &str) -> &str {
-    if text.is_empty() { "-" } else { text }
-}
-
-/// Rows below a head, each column as wide as its widest cell.
-fn columns<const N: usize>(text: &mut String, head: [&str; N], rows: Vec<[String; N]>) {
-    let head = head.map(str::to_owned);
-    let width = |column: usize| {
-        let cells = std::iter::once(&head).chain(&rows).filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..N).map(width).collect();
-    for row in std::iter::once(&head).chain(&rows) {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        let _infallible = writeln!(text, "{}", cells.join("  ").trim_end());
-    }
 }
 
 #[cfg(test)]
@@ -275,11 +265,74 @@ mod tests {
         }
         let shown = inventory(ferric_hardware::MANAGERS, dir.path().to_str(), false).unwrap();
         assert!(
-            shown.starts_with("machine    -, serial number -\nfirmware   -, booted by bios\nTPM        -\n"),
+            shown.starts_with(
+                "machine    -, serial number -\nhost name  -\nfirmware   -, booted by bios\nTPM        -\n"
+            ),
             "{shown}"
         );
         assert!(shown.ends_with("ACCELERATOR   VENDOR  DEVICE\n0000:3b:00.0  10de    20b5\n"), "{shown}");
         assert!(!shown.contains("MODULE") && !shown.contains("NODE"), "{shown}");
+    }
+
+    #[test]
+    fn what_a_tree_says_cannot_reach_the_terminal_as_commands_and_stays_narrow() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let evil = "a\u{1b}[31m\u{7}\0\r\nb\u{9b}2J\u{202e}\u{2066}c";
+        write("proc/self/mountinfo", "");
+        write("proc/sys/kernel/hostname", evil);
+        write("proc/cmdline", "BOOTIF=01-\u{1b}[2J");
+        write("proc/cpuinfo", &format!("processor\t: 0\nmodel name\t: CPU {}\n", "\u{1b}c".repeat(400)));
+        write("sys/class/net/eth0/address", "52:54:00:00:00:01");
+        write("sys/class/net/eth0/device/vendor", evil);
+        write("sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/nvme0n1/dev", "259:0");
+        write("sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/nvme0n1/size", "18014398509481984");
+        write("sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/model", evil);
+        write("sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/serial", &"S".repeat(24_300));
+        for (class, target) in [("sys/block", ".."), ("sys/class/block", "../..")] {
+            std::fs::create_dir_all(dir.path().join(class)).unwrap();
+            let target = format!("{target}/devices/pci0000:00/0000:00:01.0/nvme/nvme0/nvme0n1");
+            std::os::unix::fs::symlink(target, dir.path().join(class).join("nvme0n1")).unwrap();
+        }
+        let device = dir.path().join("sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0");
+        std::os::unix::fs::symlink("..", device.join("nvme0n1/device")).unwrap();
+        let shown = inventory(ferric_hardware::MANAGERS, dir.path().to_str(), false).unwrap();
+        for character in shown.chars() {
+            assert!(character == '\n' || !text::is_command(character), "{character:?} in {shown:?}");
+        }
+        let longest = shown.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(300), "{longest:?}\n{shown}");
+        let row = |start: &str| shown.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{shown}"));
+        assert!(row("host name").starts_with("host name  a\u{fffd}[31m\u{fffd}"), "{shown}");
+        assert!(row("boot NIC").ends_with("01-\u{fffd}[2J"), "{shown}");
+        assert!(row("/dev/nvme0n1").contains(&format!(" {}\u{2026}", "S".repeat(79))), "{shown}");
+        assert!(row("/dev/nvme0n1").contains("a\u{fffd}[31m"), "{shown}");
+        assert!(row("processor").contains("1 socket,"), "{shown}");
+        assert!(row("/dev/nvme0n1").contains(" 8589934592.0 "), "{shown}");
+    }
+
+    #[test]
+    fn the_host_and_the_interface_that_it_was_booted_over_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("proc/self/mountinfo", ""),
+            ("proc/sys/kernel/hostname", "node-7"),
+            ("proc/cmdline", "ro BOOTIF=01-52-54-00-00-00-01"),
+            ("sys/block/x", ""),
+            ("sys/class/net/eth7/address", "52:54:00:00:00:01"),
+            ("sys/class/net/eth7/device/vendor", "0x8086"),
+        ] {
+            let path = dir.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let shown = inventory(ferric_hardware::MANAGERS, dir.path().to_str(), false).unwrap();
+        assert!(shown.contains("\nhost name  node-7\n"), "{shown}");
+        assert!(shown.contains("\nboot NIC   eth7 52:54:00:00:00:01\n"), "{shown}");
     }
 
     #[test]
@@ -292,6 +345,17 @@ mod tests {
         std::fs::write(dir.path().join("nics.json"), "[]").unwrap();
         let error = inventory(ferric_hardware::MANAGERS, Some(folder), false).unwrap_err();
         assert!(error.to_string().ends_with("nics.json"), "{error}");
+        std::fs::remove_file(dir.path().join("nics.json")).unwrap();
+        for name in ["ipmi.json", "lldp.json"] {
+            std::fs::write(dir.path().join(name), "7").unwrap();
+            let error = inventory(ferric_hardware::MANAGERS, Some(folder), false).unwrap_err();
+            assert!(error.to_string().ends_with(name), "{error}");
+            std::fs::remove_file(dir.path().join(name)).unwrap();
+        }
+        let archive = dir.path().join("machine.tar.gz");
+        std::fs::write(&archive, "").unwrap();
+        let error = inventory(ferric_hardware::MANAGERS, archive.to_str(), false).unwrap_err();
+        assert!(error.to_string().ends_with("unpack it first"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the program does by the way it is started.
 
 use std::ffi::{OsStr, OsString};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,17 +9,20 @@ use ferric_hardware::{HardwareManager, Machine};
 use ferric_types::error::chain;
 use tracing::{error, info, warn};
 
+use self::args::Command;
 use crate::command::Extension;
 use crate::error::WorkerError;
 use crate::handover::Handover;
-use crate::report::{self, ReportError};
+use crate::report::{self, ReportError, shown};
 use crate::worker::{self, Setup};
 use crate::{config, init, logs, selftest};
+
+mod args;
 
 const HELP: &str = "ferric-agent: provisioning agent for OpenStack Ironic
 
   ferric-agent run [--OPTION VALUE]...   run the agent (below its own PID 1, or as a service of another ramdisk)
-  ferric-agent [--root DIR] inventory [--json]
+  ferric-agent inventory [--root DIR] [--json]
                                          show this machine, or the one captured in DIR
   ferric-agent capture [--lldp] -o FILE.tar.gz
                                          write what the inventory is made of to an archive, without serial numbers,
@@ -37,6 +40,8 @@ The kernel starts it as /init, without arguments that count.
 const RUNTIME_THREADS: usize = 2;
 /// Stack of a runtime or blocking thread.
 const STACK_BYTES: usize = 512 * 1024;
+/// Longest message, in characters.
+const MESSAGE_CHARS: usize = 2000;
 /// How long log lines may take to reach slow consoles before the worker ends.
 const FLUSH_TIME: Duration = Duration::from_secs(2);
 
@@ -52,31 +57,47 @@ pub fn run(extensions: &'static [&'static Extension], managers: &'static [&'stat
     let words = match args.iter().map(|arg| arg.to_str().ok_or(arg)).collect::<Result<Vec<&str>, &OsString>>() {
         Ok(words) => words,
         Err(arg) => {
-            let _unread = writeln!(std::io::stderr(), "ferric-agent: the argument {} is not UTF-8", arg.display());
+            tell(&format!("the argument {} is not UTF-8", arg.display()));
             return ExitCode::from(2);
         }
     };
-    match words.as_slice() {
-        ["run", ..] => success(work(extensions, managers).is_ok()),
-        ["inventory", json @ ..] if matches!(json, [] | ["--json"]) => {
-            show(report::inventory(managers, None, !json.is_empty()))
+    let command = match args::parse(&words) {
+        Ok(command) => command,
+        Err(error) => {
+            tell(&format!("{error}; ferric-agent --help shows what there is"));
+            return ExitCode::from(2);
         }
-        ["--root", root, "inventory", json @ ..] if matches!(json, [] | ["--json"]) => {
-            show(report::inventory(managers, Some(root), !json.is_empty()))
+    };
+    match command {
+        Command::Run => success(work(extensions, managers).is_ok()),
+        Command::Inventory { root, json } => {
+            if root.is_none() {
+                tell_of_rights();
+            }
+            show(report::inventory(managers, root, json))
         }
-        ["capture", "-o", file] => captured(file, false),
-        ["capture", "--lldp", "-o", file] | ["capture", "-o", file, "--lldp"] => captured(file, true),
-        ["options"] => print(&config::document()),
-        ["self-test", "panic"] => success(selftest::panics()),
-        ["--version"] => print(&format!("ferric-agent {}\n", crate::VERSION)),
-        ["--help" | "-h" | "help"] => print(HELP),
-        // How the kernel asks for a module.
-        ["-q", "--", name] => success(init::modprobe(name)),
-        _ => {
-            // There is nobody else to tell.
-            let _unread = write!(std::io::stderr(), "{HELP}");
-            ExitCode::from(2)
+        Command::Capture { file, lldp } => {
+            tell_of_rights();
+            captured(file, lldp)
         }
+        Command::Options => print(&config::document()),
+        Command::Panic => success(selftest::panics()),
+        Command::Version => print(&format!("ferric-agent {}\n", crate::VERSION)),
+        Command::Help => print(HELP),
+        Command::Modprobe(name) => success(init::modprobe(name)),
+    }
+}
+
+/// A line to the standard error output; names of files in it may be those of a stranger.
+fn tell(text: &str) {
+    // There is nobody else to tell.
+    let _unread = writeln!(std::io::stderr(), "ferric-agent: {}", shown(text, MESSAGE_CHARS));
+}
+
+/// Tells a user who does not see all of a machine.
+fn tell_of_rights() {
+    if !rustix::process::geteuid().is_root() {
+        tell("without the rights of root, serial numbers, memory modules, the BMC and more are missing");
     }
 }
 
@@ -87,14 +108,21 @@ fn is_init(pid: u32, program: &OsStr, args: &[OsString]) -> bool {
 }
 
 fn print(text: &str) -> ExitCode {
-    success(std::io::stdout().write_all(text.as_bytes()).is_ok())
+    let mut output = std::io::stdout();
+    let written = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+    if let Err(error) = &written
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        tell(&format!("writing to the standard output: {error}"));
+    }
+    success(written.is_ok())
 }
 
 fn show(report: Result<String, ReportError>) -> ExitCode {
     match report {
         Ok(text) => print(&text),
         Err(error) => {
-            let _unread = writeln!(std::io::stderr(), "ferric-agent: {}", chain(&error));
+            tell(&chain(&error));
             ExitCode::FAILURE
         }
     }
