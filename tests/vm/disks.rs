@@ -318,7 +318,8 @@ fn a_disk_that_goes_fails_alone(rig: &Rig<'_>) -> Result<()> {
     )?;
     // It went in the middle of a write, or between that and the next time it was opened.
     let text = record.error_text();
-    ensure!(text.contains("the disk is gone") || text.contains("No such file"), "{text}");
+    let gone = ["the disk is gone", "No such file", "No such device"];
+    ensure!(gone.iter().any(|reason| text.contains(reason)), "{text}");
     file(rig.dir, "SCSI").check_zero(0, SMALL)?;
     ensure!(!kit::names(&rig.agent)?.contains_key(VANISHES), "it is still listed");
     // Without it the same step works.
