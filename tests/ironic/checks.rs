@@ -289,8 +289,13 @@ fn not_installed() -> Result<()> {
     // Where Debian has another copy of the ROMs.
     script += "for dir in /usr/share/qemu /usr/share/qemu-kvm; do [ ! -d $dir ] || mount -t tmpfs none $dir; done; ";
     script += "exec \"$me\" bios::inspection";
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--mount", "--", "sh", "-c", &script])
+    let mut unshare = Command::new("unshare");
+    // As the lab does: root needs no user namespace, and cannot have one in a chroot.
+    if !rustix::process::geteuid().is_root() {
+        unshare.args(["--user", "--map-root-user"]);
+    }
+    let output = unshare
+        .args(["--mount", "--", "sh", "-c", &script])
         .arg(std::env::current_exe()?)
         .stdin(Stdio::null())
         .output()
