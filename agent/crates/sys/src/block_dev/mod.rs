@@ -5,6 +5,7 @@
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -377,6 +378,13 @@ impl BlockDev {
                 size_bytes: self.size_bytes,
             }),
         }
+    }
+}
+
+/// For commands to the device itself.
+impl AsFd for BlockDev {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

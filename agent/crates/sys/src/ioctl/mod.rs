@@ -3,4 +3,6 @@
 pub mod block;
 pub mod ipmi;
 pub mod net;
+pub mod nvme;
 pub mod scsi;
+pub mod sg;
