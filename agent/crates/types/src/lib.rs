@@ -23,5 +23,5 @@ pub use image_info::ImageInfo;
 pub use inventory::Inventory;
 pub use mac::MacAddress;
 pub use node::Node;
-pub use progress::{Progress, ProgressReport};
+pub use progress::{DiskProgress, DiskReport, Progress, ProgressReport};
 pub use secret::Secret;
