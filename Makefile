@@ -12,7 +12,7 @@ PROFILES := $(patsubst initramfs/profiles/%.toml,%,$(wildcard initramfs/profiles
 $(if $(filter $(PROFILE),$(PROFILES)),,$(error PROFILE=$(PROFILE): there is no such profile; there are: $(PROFILES)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup agent image faulty-image demo test test-unit test-vm test-ironic lint bench clean
+.PHONY: help setup agent image faulty-image storage-image demo test test-unit test-vm test-ironic lint bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -33,6 +33,10 @@ faulty-image: agent ## build/faulty/: the virt image with an agent that fails on
 	@$(CARGO) run --quiet -p ferric-image-build -- --profile initramfs/profiles/virt.toml \
 		--agent build/faulty-agent --out build/faulty --cache build/cache --any-size
 
+storage-image: agent ## build/storage/: the profile with mdadm and mkfs programs around the same agent, for test-vm
+	@$(CARGO) run --quiet -p ferric-image-build -- --profile initramfs/profiles/storage.toml \
+		--agent build/ferric-agent --out build/storage --cache build/cache
+
 demo: image ## PXE-boot the image in QEMU, inspect, clean and deploy a machine, boot it (FIRMWARE=uefi or bios)
 	@$(CARGO) run --quiet -p ferric-qemu --bin lab -- demo --firmware $(FIRMWARE)
 
@@ -41,7 +45,7 @@ test: lint image test-unit test-vm test-ironic ## everything
 test-unit: setup ## unit and fixture tests: no VM, no root
 	@scripts/test.sh unit
 
-test-vm: image faulty-image ## boot the image in QEMU and drive it
+test-vm: image faulty-image storage-image ## boot the image in QEMU and drive it
 	@scripts/test.sh vm
 
 test-ironic: image faulty-image ## a real Ironic drives the image

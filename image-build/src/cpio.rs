@@ -126,10 +126,15 @@ impl Archive {
         Ok(())
     }
 
-    /// The file at `path` by itself, and all the rest.
-    pub fn split(&self, path: &str) -> (Self, Self) {
-        let (one, others) = self.nodes.clone().into_iter().partition(|(name, _)| name == path);
-        (Self { nodes: one }, Self { nodes: others })
+    /// The nodes that `is_meant` says, with the directories above them, and all the others.
+    pub fn split(&self, is_meant: impl Fn(&str) -> bool) -> (Self, Self) {
+        let (mut meant, others): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            self.nodes.clone().into_iter().partition(|(path, _)| is_meant(path));
+        let above = |(path, _): (&String, &Node)| meant.keys().any(|below| below.starts_with(&format!("{path}/")));
+        let directories: Vec<_> = others.iter().filter(|entry| above(*entry)).collect();
+        let directories: Vec<_> = directories.into_iter().map(|(path, node)| (path.clone(), node.clone())).collect();
+        meant.extend(directories);
+        (Self { nodes: meant }, Self { nodes: others })
     }
 
     /// Writes the archive.
@@ -205,6 +210,15 @@ mod tests {
         other.add("init", Node::file(0o755, b"\x7fELF".to_vec())).unwrap();
         other.add("dev/console", Node::CharDevice { mode: 0o600, major: 5, minor: 1 }).unwrap();
         assert_eq!(other.to_bytes().unwrap(), sample().to_bytes().unwrap());
+    }
+
+    #[test]
+    fn a_part_has_the_directories_it_lies_in() {
+        let (meant, others) = sample().split(|path| path == "init" || path == "etc/mtab");
+        assert_eq!(meant.nodes().map(|(path, _)| path).collect::<Vec<_>>(), ["etc", "etc/mtab", "init"]);
+        assert_eq!(others.nodes().map(|(path, _)| path).collect::<Vec<_>>(), ["dev", "dev/console", "etc"]);
+        let (meant, _) = sample().split(|path| path == "init");
+        assert_eq!(meant.nodes().count(), 1);
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! Gets a kernel: fetches the distribution's package with apt and unpacks it into the cache.
 //!
-//! The kernel is never installed on the host, and nothing here needs root: `apt-get download` checks the archive's
-//! signatures and writes to the current directory, `dpkg-deb -x` only unpacks. Wanted names are resolved as apt would:
+//! The kernel is never installed on the host, see [`crate::deb`]. Wanted names are resolved as apt would:
 //! `linux-image-amd64` is a meta package whose only kernel dependency is the real one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::deb;
 use crate::profile::Profile;
+
+/// Folder of the cache for kernel packages.
+const CACHE: &str = "kernel";
 
 /// Where a kernel may come from.
 #[derive(Debug, Clone)]
@@ -51,19 +53,14 @@ pub fn obtain(source: &Source, profile: &Profile) -> Result<Kernel> {
     match source {
         Source::Tree(tree) => find(tree, "local", ""),
         Source::Deb { deb, cache } => {
-            let (package, version) = describe_deb(deb)?;
-            let tree = unpack(deb, cache, &package, &version)?;
+            let (package, version) = deb::describe(deb)?;
+            let tree = deb::unpacked_path(cache, CACHE, &package, &version);
+            deb::unpack(deb, &tree)?;
             find(&tree, &package, &version)
         }
         Source::Package { cache } => {
             let (package, version) = resolve(&profile.kernel.package)?;
-            let tree = unpacked_path(cache, &package, &version);
-            if !tree.is_dir() {
-                let deb = download(cache, &package, &version)?;
-                unpack(&deb, cache, &package, &version)?;
-                fs::remove_file(&deb).with_context(|| format!("removing {}", deb.display()))?;
-            }
-            find(&tree, &package, &version)
+            find(&deb::obtain(cache, CACHE, &package, &version)?, &package, &version)
         }
     }
 }
@@ -101,7 +98,7 @@ fn resolve(name: &str) -> Result<(String, String)> {
         match kernel_dependency(&record) {
             Some(dependency) => package = dependency,
             None => {
-                let version = field(&record, "Version")
+                let version = deb::field(&record, "Version")
                     .with_context(|| format!("apt-cache show {package} printed no Version"))?;
                 return Ok((package, version.to_owned()));
             }
@@ -112,85 +109,19 @@ fn resolve(name: &str) -> Result<(String, String)> {
 
 /// apt's record of the candidate version of `package`.
 fn show(package: &str) -> Result<String> {
-    run(Command::new("apt-cache").args(["show", "--no-all-versions", "--", package])).with_context(|| {
-        format!("kernel package {package} is not known to apt; run `make setup`, or `apt-get update` if it is new")
-    })
+    let unknown =
+        || format!("kernel package {package} is not known to apt; run `make setup`, or `apt-get update` if it is new");
+    deb::show(&[package]).with_context(unknown)?.pop().with_context(unknown)
 }
 
 /// The kernel image that a meta package's record depends on, if it is one.
 fn kernel_dependency(record: &str) -> Option<String> {
     // A real kernel package depends on tools only (kmod, initramfs-tools), a meta package on one linux-image.
-    field(record, "Depends")?
+    deb::field(record, "Depends")?
         .split(',')
         .filter_map(|dependency| dependency.split_whitespace().next())
         .find(|dependency| dependency.starts_with("linux-image-"))
         .map(str::to_owned)
-}
-
-/// The value of a one-line field in a package record (deb822).
-fn field<'a>(record: &'a str, name: &str) -> Option<&'a str> {
-    record.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-}
-
-/// Downloads one package version into the cache.
-fn download(cache: &Path, package: &str, version: &str) -> Result<PathBuf> {
-    let directory = cache.join("download");
-    // A leftover of an interrupted download must not be taken for the package.
-    if directory.exists() {
-        fs::remove_dir_all(&directory).with_context(|| format!("removing {}", directory.display()))?;
-    }
-    fs::create_dir_all(&directory).with_context(|| format!("creating {}", directory.display()))?;
-    // Started by root, apt drops its privileges for downloads and then could not write here.
-    let mut apt = Command::new("apt-get");
-    apt.args(["--quiet", "--option", "APT::Sandbox::User=root", "download"]);
-    run(apt.arg(format!("{package}={version}")).current_dir(&directory))
-        .with_context(|| format!("downloading package {package} {version}"))?;
-    let mut debs = fs::read_dir(&directory).with_context(|| format!("listing {}", directory.display()))?;
-    let deb = debs.next().with_context(|| format!("apt-get download left no file for {package}"))?;
-    Ok(deb.with_context(|| format!("listing {}", directory.display()))?.path())
-}
-
-/// Name and version in a package file.
-fn describe_deb(deb: &Path) -> Result<(String, String)> {
-    let record = run(Command::new("dpkg-deb").arg("--field").arg(deb).args(["Package", "Version"]))
-        .with_context(|| format!("reading package {}", deb.display()))?;
-    let get = |name| field(&record, name).with_context(|| format!("{} has no {name}", deb.display()));
-    Ok((get("Package")?.to_owned(), get("Version")?.to_owned()))
-}
-
-fn unpacked_path(cache: &Path, package: &str, version: &str) -> PathBuf {
-    // A version's epoch colon and tilde are fine in a file name, a slash cannot occur (deb-version(7)).
-    cache.join("kernel").join(format!("{package}_{version}"))
-}
-
-/// Unpacks `deb` into the cache and gives the directory. An interrupted run leaves nothing under the final name.
-fn unpack(deb: &Path, cache: &Path, package: &str, version: &str) -> Result<PathBuf> {
-    let target = unpacked_path(cache, package, version);
-    if target.is_dir() {
-        return Ok(target);
-    }
-    let partial = target.with_extension("partial");
-    if partial.exists() {
-        fs::remove_dir_all(&partial).with_context(|| format!("removing {}", partial.display()))?;
-    }
-    fs::create_dir_all(&partial).with_context(|| format!("creating {}", partial.display()))?;
-    run(Command::new("dpkg-deb").arg("--extract").arg(deb).arg(&partial))
-        .with_context(|| format!("unpacking {}", deb.display()))?;
-    fs::rename(&partial, &target).with_context(|| format!("renaming {} to {}", partial.display(), target.display()))?;
-    Ok(target)
-}
-
-/// Runs a program to its end and gives its output; a failure carries the last lines of what it said.
-fn run(command: &mut Command) -> Result<String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.env("LC_ALL", "C").output().with_context(|| format!("starting {program}"))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let mut tail: Vec<&str> = said.lines().rev().take(3).collect();
-        tail.reverse();
-        bail!("{program} ended with {}: {}", output.status, tail.join("; "));
-    }
-    String::from_utf8(output.stdout).with_context(|| format!("{program} printed bytes that are not UTF-8"))
 }
 
 #[cfg(test)]
@@ -207,21 +138,6 @@ mod tests {
         assert_eq!(kernel_dependency(META).as_deref(), Some("linux-image-6.1.0-57-amd64"));
         assert_eq!(kernel_dependency(REAL), None);
         assert_eq!(kernel_dependency("Package: x\n"), None);
-    }
-
-    #[test]
-    fn a_field_is_found_by_its_whole_name() {
-        assert_eq!(field("Versions: 1\nVersion: 2\n", "Version"), Some("2"));
-        assert_eq!(field(META, "Pack"), None);
-    }
-
-    #[test]
-    fn a_failing_program_is_named_with_what_it_said() {
-        let error = run(Command::new("sh").args(["-c", "echo no such thing >&2; exit 3"])).unwrap_err();
-        let text = format!("{error:#}");
-        assert!(text.contains("sh ended with exit status: 3: no such thing"), "{text}");
-        let error = run(&mut Command::new("no-such-program-here")).unwrap_err();
-        assert!(format!("{error:#}").contains("starting no-such-program-here"));
     }
 
     #[test]

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | [`profile`] | reads `initramfs/profiles/*.toml` |
 //! | [`agent_bin`] | checks that the agent can be PID 1: static, x86-64, no loader |
-//! | [`kernel`] | fetches and unpacks the kernel package |
+//! | `deb` | fetches and unpacks distribution packages |
+//! | [`kernel`] | finds kernel and modules in the kernel package |
 //! | [`kmods`] | chooses kernel modules and closes them over their dependencies |
 //! | [`modinfo`] | reads what a module says about itself |
 //! | [`strip`] | makes modules smaller |
+//! | [`programs`], [`elf_deps`] | packs programs of packages with the libraries they need |
 //! | [`cpio`] | lays out the archive: order, owners, times and inode numbers fixed |
 //! | [`pack`] | compresses it |
 //! | [`manifest`], [`sums`] | say what is in the image |
@@ -16,12 +18,15 @@
 
 pub mod agent_bin;
 pub mod cpio;
+mod deb;
+pub mod elf_deps;
 pub mod kernel;
 pub mod kmods;
 pub mod manifest;
 pub mod modinfo;
 pub mod pack;
 pub mod profile;
+pub mod programs;
 pub mod strip;
 pub mod sums;
 
@@ -36,6 +41,7 @@ use crate::kmods::{ModuleTree, Selection};
 use crate::manifest::{Manifest, Parts};
 use crate::pack::Content;
 use crate::profile::Profile;
+use crate::programs::Programs;
 
 /// Compressed archives that the cache keeps of each profile.
 const KEPT_ARCHIVES: usize = 4;
@@ -60,10 +66,13 @@ pub struct Options {
     pub profile: PathBuf,
     /// The static agent binary that becomes `/init`.
     pub agent: PathBuf,
-    /// Directory that gets `vmlinuz`, `initramfs.img`, `manifest.json` and `SHA256SUMS`.
+    /// Directory that gets `vmlinuz`, `initramfs.img`, `manifest.json` and `SHA256SUMS`, and `licenses.txt` where there are
+    /// programs.
     pub out: PathBuf,
     /// Where the kernel comes from.
     pub kernel: kernel::Source,
+    /// Where the packages of programs come from.
+    pub packages: programs::Source,
     /// Where the compressed archive is kept, so that an unchanged one is not compressed again.
     pub cache: Option<PathBuf>,
     /// Build an image that is over the profile's budget too, for one that is never shipped.
@@ -81,6 +90,8 @@ pub struct Report {
     pub unpacked_bytes: u64,
     /// Number of packed kernel modules.
     pub modules: usize,
+    /// Number of packages with programs or libraries.
+    pub packages: usize,
     /// The profile's limit for kernel and initramfs together.
     pub budget_bytes: Option<u64>,
     /// Kernel release, as `uname -r` prints it.
@@ -100,10 +111,15 @@ pub fn build(options: &Options) -> Result<Report> {
     let tree = ModuleTree::open(&kernel.modules, &kernel.release)?;
     let selection =
         tree.select(&profile.modules).with_context(|| format!("choosing modules for profile {}", profile.name))?;
+    let programs = Programs::obtain(&options.packages, &profile.programs)
+        .with_context(|| format!("packing programs for profile {}", profile.name))?;
     let mut archive = Archive::default();
     lay_out(&mut archive, &agent, &kernel, &selection, &skeleton)?;
-    let (program, others) = archive.split("init");
-    let archives = [(program.to_bytes()?, Content::X86Program), (others.to_bytes()?, Content::Other)];
+    for (path, node) in &programs.files {
+        archive.add(path, node.clone())?;
+    }
+    let (code, others) = archive.split(|path| path == "init" || programs.files.contains_key(path));
+    let archives = [(code.to_bytes()?, Content::X86Program), (others.to_bytes()?, Content::Other)];
     // Named after the result, so that two images of one profile keep an archive each.
     let name = options.out.file_name().map_or_else(|| profile.name.clone(), |name| name.to_string_lossy().into_owned());
     let initramfs = compress(&archives, &name, options.cache.as_deref())?;
@@ -115,6 +131,7 @@ pub fn build(options: &Options) -> Result<Report> {
         initramfs_bytes: byte_count(&initramfs),
         unpacked_bytes: archives.iter().map(|(bytes, _)| byte_count(bytes)).sum(),
         modules: selection.modules.len(),
+        packages: programs.packages.len(),
         budget_bytes: profile.budget_bytes,
         release: kernel.release.clone(),
         unchanged: false,
@@ -122,11 +139,14 @@ pub fn build(options: &Options) -> Result<Report> {
     let manifest = Manifest::new(
         &profile,
         &kernel,
-        &selection,
+        (&selection, &programs),
         &archive,
         Parts { agent: &agent, vmlinuz: &vmlinuz, initramfs: &initramfs },
     );
-    let written = [("initramfs.img", initramfs), ("manifest.json", manifest.to_json()?), ("vmlinuz", vmlinuz)];
+    let mut written = vec![("initramfs.img", initramfs), ("manifest.json", manifest.to_json()?), ("vmlinuz", vmlinuz)];
+    if !programs.packages.is_empty() {
+        written.push(("licenses.txt", programs.copyright().into_bytes()));
+    }
     let unchanged = sums::write_directory(&options.out, &written)?;
     if !options.any_size {
         check_budget(&report)?;

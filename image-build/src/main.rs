@@ -7,13 +7,14 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 use ferric_image_build::kernel::Source;
-use ferric_image_build::{Options, Report, build};
+use ferric_image_build::{Options, Report, build, programs};
 
-/// Makes vmlinuz, initramfs.img, SHA256SUMS and manifest.json from a profile and the agent binary.
+/// Makes vmlinuz, initramfs.img, SHA256SUMS and manifest.json from a profile and the agent binary; for a profile with
+/// programs of packages their licenses.txt, too.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// Profile: a TOML file that lists kernel package, modules and files
+    /// Profile: a TOML file that lists kernel package, modules and programs
     #[arg(long)]
     profile: PathBuf,
     /// The static agent binary that becomes /init
@@ -22,7 +23,7 @@ struct Arguments {
     /// Directory for the finished files
     #[arg(long)]
     out: PathBuf,
-    /// Where downloaded and unpacked kernel packages are kept
+    /// Where downloaded and unpacked packages are kept
     #[arg(long, default_value = "build/cache")]
     cache: PathBuf,
     /// A kernel package (.deb) to use instead of the profile's
@@ -49,13 +50,14 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<()> {
     let cache = Some(arguments.cache.clone());
+    let packages = programs::Source::Apt { cache: arguments.cache.clone() };
     let kernel = match (arguments.kernel_tree, arguments.kernel_deb) {
         (Some(tree), _) => Source::Tree(tree),
         (None, Some(deb)) => Source::Deb { deb, cache: arguments.cache },
         (None, None) => Source::Package { cache: arguments.cache },
     };
     let Arguments { profile, agent, out, any_size, .. } = arguments;
-    let options = Options { profile, agent, out, kernel, cache, any_size };
+    let options = Options { profile, agent, out, kernel, packages, cache, any_size };
     let report = build(&options)?;
     write_report(&report, &options).context("printing the report")
 }
@@ -64,7 +66,12 @@ fn write_report(report: &Report, options: &Options) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let total = report.kernel_bytes + report.initramfs_bytes;
     let state = if report.unchanged { " (unchanged)" } else { "" };
-    writeln!(out, "{}: kernel {}, {} modules{state}", options.out.display(), report.release, report.modules)?;
+    let packages = match report.packages {
+        0 => String::new(),
+        count => format!(", programs of {count} packages"),
+    };
+    let Report { release, modules, .. } = report;
+    writeln!(out, "{}: kernel {release}, {modules} modules{packages}{state}", options.out.display())?;
     writeln!(out, "  vmlinuz        {:>10}", report.kernel_bytes)?;
     writeln!(out, "  initramfs.img  {:>10}  ({} unpacked)", report.initramfs_bytes, report.unpacked_bytes)?;
     match report.budget_bytes {

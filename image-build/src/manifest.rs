@@ -8,6 +8,7 @@ use crate::cpio::{Archive, Node};
 use crate::kernel::Kernel;
 use crate::kmods::Selection;
 use crate::profile::Profile;
+use crate::programs::{Package, Programs};
 use crate::sums::sha256_hex;
 
 /// Raised when a reader of the manifest would have to change.
@@ -36,8 +37,29 @@ pub struct Manifest {
     pub modules: Vec<ModuleEntry>,
     /// Wanted modules that are part of the kernel itself.
     pub builtin: Vec<String>,
+    /// Distribution packages whose programs and libraries are in the ramdisk. Their licence texts are in `licenses.txt`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub packages: Vec<PackageEntry>,
     /// Everything in the ramdisk, in the order of the archive.
     pub files: Vec<FileEntry>,
+}
+
+/// A distribution package in an image.
+#[derive(Debug, Clone, Serialize)]
+pub struct PackageEntry {
+    /// Name.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// Name and version of its source package.
+    pub source: String,
+    /// Short names of its licences, where it gives them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub licenses: Vec<String>,
+    /// Size of its files in bytes, before compression.
+    pub size_bytes: u64,
+    /// Paths in the ramdisk.
+    pub files: Vec<String>,
 }
 
 /// The kernel in an image.
@@ -114,7 +136,13 @@ pub struct Parts<'a> {
 
 impl Manifest {
     /// Describes an image.
-    pub fn new(profile: &Profile, kernel: &Kernel, selection: &Selection, archive: &Archive, parts: Parts<'_>) -> Self {
+    pub fn new(
+        profile: &Profile,
+        kernel: &Kernel,
+        (selection, programs): (&Selection, &Programs),
+        archive: &Archive,
+        parts: Parts<'_>,
+    ) -> Self {
         let modules = selection.modules.iter().map(|(name, module)| ModuleEntry {
             name: name.clone(),
             path: module.path.clone(),
@@ -138,6 +166,7 @@ impl Manifest {
             images: vec![FileSum::of("initramfs.img", parts.initramfs), FileSum::of("vmlinuz", parts.vmlinuz)],
             modules: modules.collect(),
             builtin: selection.builtin.keys().cloned().collect(),
+            packages: programs.packages.iter().map(|package| PackageEntry::of(package, programs)).collect(),
             files: archive.nodes().map(|(path, node)| FileEntry::of(path, node)).collect(),
         }
     }
@@ -153,6 +182,23 @@ impl Manifest {
 impl FileSum {
     fn of(name: &str, bytes: &[u8]) -> Self {
         Self { name: name.to_owned(), size_bytes: byte_count(bytes), sha256: sha256_hex(bytes) }
+    }
+}
+
+impl PackageEntry {
+    fn of(package: &Package, programs: &Programs) -> Self {
+        let sizes = package.files.iter().filter_map(|path| programs.files.get(path)).map(|node| match node {
+            Node::File { bytes, .. } => byte_count(bytes),
+            _ => 0,
+        });
+        Self {
+            name: package.name.clone(),
+            version: package.version.clone(),
+            source: package.source.clone(),
+            licenses: package.licenses().into_iter().map(str::to_owned).collect(),
+            size_bytes: sizes.sum(),
+            files: package.files.clone(),
+        }
     }
 }
 

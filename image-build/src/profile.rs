@@ -1,4 +1,7 @@
 //! Profiles: what one kind of image consists of, read from `initramfs/profiles/NAME.toml`.
+//!
+//! A profile may stand on another one of the same folder (`base = "virt"`): it has all of that, its lists are added to
+//! those of the base, and everything else that it says takes the place of what the base says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
+use toml::{Table, Value as TomlValue};
 
 /// One image profile.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -25,6 +29,9 @@ pub struct Profile {
     pub kernel: KernelChoice,
     /// The kernel modules.
     pub modules: ModuleChoice,
+    /// Programs of distribution packages; none unless said.
+    #[serde(default)]
+    pub programs: ProgramChoice,
 }
 
 /// Which kernel a profile boots.
@@ -54,19 +61,36 @@ pub struct ModuleChoice {
     pub requires: BTreeMap<String, Vec<String>>,
 }
 
+/// Which programs a profile packs ([`crate::programs`]). The libraries they need come along by themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProgramChoice {
+    /// Debian packages that have them.
+    pub packages: Vec<String>,
+    /// Names of programs, such as `mdadm`.
+    pub include: Vec<String>,
+    /// Paths of other files of the packages, such as `etc/mke2fs.conf`.
+    #[serde(default)]
+    pub files: Vec<String>,
+}
+
+/// Longest row of profiles that stand on each other.
+const MAX_BASES: usize = 4;
+
 impl Profile {
     /// Reads and checks the profile at `path`. When there is none, the error names those in the same folder.
     pub fn load(path: &Path) -> Result<Self> {
-        let text = match fs::read_to_string(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => bail!("{}", no_such_profile(path)),
-            text => text.with_context(|| format!("reading profile {}", path.display()))?,
-        };
-        Self::parse(&text).with_context(|| format!("profile {}", path.display()))
+        let table = read(path, 0)?;
+        Self::from_table(table).with_context(|| format!("profile {}", path.display()))
     }
 
-    /// Parses a profile's text.
+    /// Parses a profile's text that stands on no other.
     pub fn parse(text: &str) -> Result<Self> {
-        let profile: Self = toml::from_str(text).context("parsing TOML")?;
+        Self::from_table(toml::from_str(text).context("parsing TOML")?)
+    }
+
+    fn from_table(table: Table) -> Result<Self> {
+        let profile: Self = table.try_into().context("parsing TOML")?;
         let name_is_plain = !profile.name.is_empty()
             && profile.name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         ensure!(name_is_plain, "name {:?} is not made of lower case letters, digits and '-'", profile.name);
@@ -76,6 +100,36 @@ impl Profile {
             glob::Pattern::new(pattern).with_context(|| format!("module pattern {pattern:?}"))?;
         }
         Ok(profile)
+    }
+}
+
+/// The content of a profile's file, with that of its base below it.
+fn read(path: &Path, depth: usize) -> Result<Table> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => bail!("{}", no_such_profile(path)),
+        text => text.with_context(|| format!("reading profile {}", path.display()))?,
+    };
+    let parsed = toml::from_str(&text).context("parsing TOML");
+    let mut table: Table = parsed.with_context(|| format!("profile {}", path.display()))?;
+    let Some(base) = table.remove("base") else { return Ok(table) };
+    let name = base.as_str().with_context(|| format!("profile {}: base is no name", path.display()))?;
+    ensure!(depth < MAX_BASES, "profile {} stands on {name}, one too many: is it a circle?", path.display());
+    for own in ["name", "description"] {
+        ensure!(table.contains_key(own), "profile {}: missing field `{own}`", path.display());
+    }
+    let mut merged = read(&path.with_file_name(format!("{name}.toml")), depth + 1)?;
+    merge(&mut merged, table);
+    Ok(merged)
+}
+
+/// Lays `above` over `below`: lists are added, tables merged, other values replaced.
+fn merge(below: &mut Table, above: Table) {
+    for (key, value) in above {
+        match (below.get_mut(&key), value) {
+            (Some(TomlValue::Table(below)), TomlValue::Table(above)) => merge(below, above),
+            (Some(TomlValue::Array(below)), TomlValue::Array(above)) => below.extend(above),
+            (_, value) => drop(below.insert(key, value)),
+        }
     }
 }
 
@@ -132,6 +186,41 @@ vfat = ["nls_cp437"]
             let error = Profile::parse(&GOOD.replace(from, to)).expect_err(to);
             let text = format!("{error:#}");
             assert!(text.contains(wanted), "{to:?} gave {text:?}, wanted {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_profile_has_what_its_base_has_and_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let above = r#"
+base = "tiny"
+name = "more"
+description = "with programs"
+budget_bytes = 5
+[modules]
+include = ["raid1"]
+requires.raid1 = ["md_mod"]
+[programs]
+packages = ["mdadm"]
+include = ["mdadm"]
+"#;
+        let circle = above.replace("tiny", "circle");
+        for (name, text) in
+            [("tiny", GOOD), ("more", above), ("circle", &circle), ("lost", &above.replace("tiny", "no"))]
+        {
+            fs::write(dir.path().join(format!("{name}.toml")), text).unwrap();
+        }
+        let load = |name: &str| Profile::load(&dir.path().join(format!("{name}.toml")));
+        let (base, more) = (load("tiny").unwrap(), load("more").unwrap());
+        assert_eq!(base.programs, ProgramChoice::default());
+        assert_eq!((more.name.as_str(), more.budget_bytes), ("more", Some(5)));
+        assert_eq!((&more.kernel, &more.skeleton), (&base.kernel, &base.skeleton));
+        assert_eq!(more.modules.include, ["virtio_net", "raid1"]);
+        assert_eq!(more.modules.requires.keys().collect::<Vec<_>>(), ["raid1", "vfat"]);
+        assert_eq!(more.programs.packages, ["mdadm"]);
+        for (name, wanted) in [("circle", "is it a circle?"), ("lost", "no.toml")] {
+            let text = format!("{:#}", load(name).expect_err(name));
+            assert!(text.contains(wanted), "{name}: {text}");
         }
     }
 

@@ -26,7 +26,7 @@ fn select(fixture: &Fixture, choice: &ModuleChoice) -> anyhow::Result<Selection>
 }
 
 /// Path to mode and content of everything in an initramfs.
-fn unpack(initramfs: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
+pub(crate) fn unpack(initramfs: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
     let archives = unpack_archives(initramfs).unwrap();
     let mut rest = Cursor::new(archives.as_slice());
     let mut files = BTreeMap::new();
@@ -265,6 +265,6 @@ fn make_refuses_an_unknown_profile_before_it_builds_anything() {
     }
     let output = make.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && text.contains("no such profile; there are: virt"), "{text}");
+    assert!(!output.status.success() && text.contains("no such profile; there are: storage virt"), "{text}");
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
 }

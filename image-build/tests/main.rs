@@ -5,4 +5,6 @@ mod agent;
 #[cfg(test)]
 mod image;
 #[cfg(test)]
+mod programs;
+#[cfg(test)]
 mod support;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use ferric_image_build::Options;
 use ferric_image_build::kernel::Source;
+use ferric_image_build::programs;
 use object::write::{Object, Relocation, StandardSegment, Symbol, SymbolSection};
 use object::{Architecture, BinaryFormat, RelocationFlags, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
 use tempfile::TempDir;
@@ -92,6 +93,7 @@ impl Fixture {
             agent: self.path("agent"),
             out: self.path(out),
             kernel: Source::Tree(self.path("kernel")),
+            packages: programs::Source::Trees(self.path("packages")),
             cache: Some(self.path("cache")),
             any_size: false,
         }
@@ -171,6 +173,44 @@ pub(crate) fn program(machine: u16, kind: u16, segments: &[(u32, &[u8])]) -> Vec
     }
     for (_, bytes) in segments {
         out.extend_from_slice(bytes);
+    }
+    out
+}
+
+/// A program (with the loader's path) or library that needs these libraries, with the sections that say so.
+pub(crate) fn dynamic(interpreter: Option<&str>, needed: &[&str]) -> Vec<u8> {
+    let mut strings = vec![0];
+    let mut dynamic = Vec::new();
+    for name in needed {
+        let offset = u64::try_from(strings.len()).unwrap();
+        strings.extend_from_slice(name.as_bytes());
+        strings.push(0);
+        dynamic.extend([1_u64.to_le_bytes(), offset.to_le_bytes()].concat());
+    }
+    dynamic.extend([0; 16]);
+    let interpreter = interpreter.map(|path| [path.as_bytes(), &[0]].concat());
+    let segments: Vec<(u32, &[u8])> =
+        interpreter.iter().map(|path| (object::elf::PT_INTERP.0, path.as_slice())).collect();
+    let mut out = program(object::elf::EM_X86_64.0, object::elf::ET_DYN.0, &segments);
+    let place = |out: &mut Vec<u8>, bytes: &[u8]| {
+        out.resize(out.len().next_multiple_of(8), 0);
+        let at = u64::try_from(out.len()).unwrap();
+        out.extend_from_slice(bytes);
+        (at, u64::try_from(bytes.len()).unwrap())
+    };
+    let (dynamic, strings) = (place(&mut out, &dynamic), place(&mut out, &strings));
+    let mut table = vec![0; 64];
+    // Type, link to the section with its texts, size of an entry.
+    for ((at, size), kind, link, entry) in [(dynamic, 6_u32, 2_u32, 16_u64), (strings, 3, 0, 0)] {
+        table.extend([0_u32.to_le_bytes(), kind.to_le_bytes()].concat());
+        table.extend([0, 0, at, size].map(u64::to_le_bytes).concat());
+        table.extend([link.to_le_bytes(), 0_u32.to_le_bytes()].concat());
+        table.extend([8, entry].map(u64::to_le_bytes).concat());
+    }
+    let (table, _) = place(&mut out, &table);
+    out[40..48].copy_from_slice(&table.to_le_bytes());
+    for (at, value) in [(58, 64_u16), (60, 3), (62, 2)] {
+        out[at..at + 2].copy_from_slice(&value.to_le_bytes());
     }
     out
 }

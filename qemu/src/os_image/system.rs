@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, anyhow};
 use ferric_image_build::cpio::{Archive, Node};
 use ferric_image_build::kernel::{self, Kernel, Source};
 use ferric_image_build::kmods::{ModuleTree, Selection};
-use ferric_image_build::profile::{KernelChoice, ModuleChoice, Profile};
+use ferric_image_build::profile::{KernelChoice, ModuleChoice, Profile, ProgramChoice};
 
 use super::ext4::ROOT_UUID;
 use super::packages::{self, Package};
@@ -189,6 +189,7 @@ fn profile(modules: &[&str]) -> Profile {
             include: modules.iter().map(|name| (*name).to_owned()).collect(),
             ..ModuleChoice::default()
         },
+        programs: ProgramChoice::default(),
     }
 }
 
