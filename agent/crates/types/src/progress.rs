@@ -40,6 +40,9 @@ pub struct DiskReport {
     pub eta: Option<u64>,
 }
 
+/// State of a disk that has not been begun.
+const WAITING: &str = "waiting";
+
 #[derive(Debug)]
 struct Phase {
     name: String,
@@ -113,7 +116,7 @@ impl Progress {
     pub fn disks(&self, disks: impl IntoIterator<Item = (String, u64)>) -> Vec<DiskProgress> {
         let waiting = |(name, total_bytes)| Disk {
             name,
-            state: "waiting".to_owned(),
+            state: WAITING.to_owned(),
             done_bytes: 0,
             total_bytes,
             began: None,
@@ -163,8 +166,12 @@ impl Progress {
         };
         let millis = u64::try_from(phase.began.elapsed().as_millis()).unwrap_or(u64::MAX).max(1);
         let rate = done_bytes.saturating_mul(1000) / millis;
-        let left = total_bytes.map(|total| total.saturating_sub(done_bytes));
-        let eta = left.and_then(|left| left.checked_div(rate)).max(disks.iter().filter_map(|disk| disk.eta).max());
+        // Disks go on side by side: the one that needs longest decides, and then come those that wait.
+        let (slowest, left) = match disks.iter().filter_map(|disk| disk.eta).max() {
+            Some(slowest) => (slowest, Some(sum(|disk| if disk.state == WAITING { disk.total_bytes } else { 0 }))),
+            None => (0, total_bytes.map(|total| total.saturating_sub(done_bytes))),
+        };
+        let eta = left.and_then(|left| left.checked_div(rate)).map(|eta| eta.saturating_add(slowest));
         Some(ProgressReport {
             phase: phase.held_up.as_ref().map_or_else(|| phase.name.clone(), |why| format!("{}, {why}", phase.name)),
             done_bytes,
