@@ -5,6 +5,8 @@ use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::cell::{self, Cell};
+
 /// A program with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cmd {
@@ -16,12 +18,15 @@ pub struct Cmd {
     pub stdin: Vec<u8>,
     /// How long it may run before it is killed.
     pub timeout: Duration,
+    /// The image that it is a program of; the machine's own programs have none.
+    pub cell: Option<Cell>,
 }
 
 impl Cmd {
     /// A program that may run for one minute.
     pub fn new(program: impl Into<String>) -> Self {
-        Self { program: program.into(), args: Vec::new(), stdin: Vec::new(), timeout: Duration::from_secs(60) }
+        let (args, stdin) = (Vec::new(), Vec::new());
+        Self { program: program.into(), args, stdin, timeout: Duration::from_secs(60), cell: None }
     }
 
     /// Adds an argument.
@@ -35,6 +40,13 @@ impl Cmd {
     #[must_use]
     pub fn args<I: IntoIterator<Item = S>, S: Into<String>>(mut self, args: I) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Makes it a program of an image, which is locked in there.
+    #[must_use]
+    pub fn within(mut self, cell: Cell) -> Self {
+        self.cell = Some(cell);
         self
     }
 
@@ -145,10 +157,17 @@ impl Exec for SystemExec {
         #[expect(clippy::disallowed_methods, reason = "the one place that starts programs")]
         let mut command = Command::new(&cmd.program);
         command.args(&cmd.args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        if std::env::var_os("PATH").is_none() {
+        if cmd.cell.is_some() {
+            command.env_clear().env("HOME", "/").env("LC_ALL", "C");
+        }
+        if cmd.cell.is_some() || std::env::var_os("PATH").is_none() {
             command.env("PATH", PATH);
         }
-        let mut child = match command.spawn() {
+        let spawned = match &cmd.cell {
+            None => command.spawn(),
+            Some(cell) => cell::spawn(cell, &mut command),
+        };
+        let mut child = match spawned {
             Ok(child) => child,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(ExecError::NotFound { program: cmd.program.clone() });

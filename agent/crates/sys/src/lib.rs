@@ -7,6 +7,7 @@
 pub mod aligned;
 pub mod attr;
 pub mod block_dev;
+pub mod cell;
 pub mod exec;
 pub mod ioctl;
 pub mod kmod;
@@ -22,5 +23,6 @@ pub mod root;
 pub mod testing;
 pub mod uevent;
 
+pub use cell::Cell;
 pub use exec::{Cmd, Exec, ExecError, Output, SystemExec};
 pub use root::Root;
