@@ -400,9 +400,10 @@ fn images_that_bring_no_loader_or_mean_harm_are_refused_in_words() {
     for (image, words) in [
         (
             xfs,
-            "/dev/nvme0n1p3 (xfs) cannot be read to copy the image's boot loader: this ramdisk's kernel has no driver",
+            "copying the image's boot loader to the EFI system partition: the kernel of this ramdisk has no driver for the \
+             file system on /dev/nvme0n1p3 (xfs)",
         ),
-        (broken, "mounting the ext4 file system on /dev/nvme0n1p3 to copy the image's boot loader"),
+        (broken, "mounting the ext4 file system on /dev/nvme0n1p3"),
         (small_image(dir).unwrap(), "the image on /dev/nvme0n1p3 has no directory /boot/efi/EFI"),
         (
             hostile_image(dir).unwrap(),

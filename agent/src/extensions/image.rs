@@ -35,9 +35,9 @@ impl Command for InstallBootloader {
     const NAME: &'static str = "install_bootloader";
     const MODE: Mode = Mode::Async;
     type Params = Params;
-    type Reply = ();
+    type Reply = Option<String>;
 
-    fn run(context: &Context, params: Params) -> Result<(), CommandError> {
+    fn run(context: &Context, params: Params) -> Result<Option<String>, CommandError> {
         let request = BootLoaderRequest {
             root_uuid: params.root_uuid,
             efi_system_part_uuid: params.efi_system_part_uuid,

@@ -188,7 +188,7 @@ mod tests {
                 dev.write_at(offset, &[byte]).unwrap();
             }
             let _label = label(&dev, 0, size);
-            let _loaders = crate::boot::esp::loaders(&dev, 0, size);
+            let _loaders = crate::boot::esp::loaders(&dev, 0, size, None);
         }
     }
 }

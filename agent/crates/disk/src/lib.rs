@@ -1,4 +1,5 @@
-//! Disks: writing images, partition tables, wiping and erasing, config drives, boot entries, files put into images.
+//! Disks: writing images, partition tables, software RAID, wiping and erasing, config drives, boot entries, files put into
+//! images.
 //!
 //! Everything here blocks; the agent calls it from a blocking thread. Devices are reached through
 //! [`ferric_sys::block_dev::BlockDev`], downloads through [`image::source::Fetch`].
@@ -11,5 +12,7 @@ pub mod image;
 pub mod inject;
 pub mod iso9660;
 pub mod partition;
+pub mod raid;
 pub mod table;
+pub mod volume;
 pub mod wipe;

@@ -12,16 +12,20 @@ pub struct CsvEntry {
     pub label: String,
 }
 
-/// Reads the first entry of a list, the one the reference agent takes; `None` when it has none.
-pub fn first(bytes: &[u8]) -> Option<CsvEntry> {
+/// More entries than any distribution has.
+const MAX_ENTRIES: usize = 16;
+
+/// Reads the entries of a list, in order. The reference agent takes the first one.
+pub fn entries(bytes: &[u8]) -> Vec<CsvEntry> {
     let text = decode(bytes);
-    text.lines().find_map(|line| {
+    let entry = |line: &str| {
         let mut fields = line.trim_start_matches('\u{feff}').split(',').map(str::trim);
         let loader = fields.next().filter(|loader| !loader.is_empty())?;
         let label = fields.next().filter(|label| !label.is_empty())?;
         let clean = |text: &str| text.chars().all(|c| !c.is_control());
         (clean(loader) && clean(label)).then(|| CsvEntry { loader: loader.to_owned(), label: label.to_owned() })
-    })
+    };
+    text.lines().filter_map(entry).take(MAX_ENTRIES).collect()
 }
 
 fn decode(bytes: &[u8]) -> String {
@@ -51,7 +55,8 @@ mod tests {
     #[test]
     fn all_encodings_seen_in_the_field_are_read() {
         let text = "shimx64.efi,Débian,,This is the boot entry\r\nother.efi,Second\r\n";
-        let want = CsvEntry { loader: "shimx64.efi".into(), label: "Débian".into() };
+        let entry = |loader: &str, label: &str| CsvEntry { loader: loader.into(), label: label.into() };
+        let want = [entry("shimx64.efi", "Débian"), entry("other.efi", "Second")];
         let cases = [
             encoded(text, u16::to_le_bytes, &[0xff, 0xfe]),
             encoded(text, u16::to_be_bytes, &[0xfe, 0xff]),
@@ -61,21 +66,37 @@ mod tests {
             [b"\xef\xbb\xbf", text.as_bytes()].concat(),
         ];
         for (index, case) in cases.iter().enumerate() {
-            assert_eq!(first(case), Some(want.clone()), "case {index}");
+            assert_eq!(entries(case), want, "case {index}");
         }
     }
 
     #[test]
     fn a_list_without_an_entry_is_empty() {
         for text in ["", "\n\n", "only-loader.efi", ",label", "a\u{1}b,label"] {
-            assert_eq!(first(text.as_bytes()), None, "{text:?}");
+            assert_eq!(entries(text.as_bytes()), [], "{text:?}");
         }
     }
 
     proptest! {
         #[test]
         fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
-            let _entry = first(&bytes);
+            let found = entries(&bytes);
+            prop_assert!(found.len() <= MAX_ENTRIES);
+            prop_assert!(found.iter().all(|entry| !entry.loader.is_empty() && !entry.label.is_empty()));
+        }
+
+        #[test]
+        fn what_is_written_is_read_whatever_the_encoding(loader in "[a-z0-9]{1,8}\\.efi", label in "[a-zA-Zäöü€😀]{1,12}") {
+            let text = format!("{loader},{label},,\n");
+            let want = vec![CsvEntry { loader, label }];
+            for bytes in [
+                encoded(&text, u16::to_le_bytes, &[]),
+                encoded(&text, u16::to_le_bytes, &[0xff, 0xfe]),
+                encoded(&text, u16::to_be_bytes, &[0xfe, 0xff]),
+                text.clone().into_bytes(),
+            ] {
+                prop_assert_eq!(entries(&bytes), want.clone());
+            }
         }
     }
 }

@@ -14,10 +14,37 @@ pub struct Target {
     pub start_lba: u64,
     /// Length of the partition, in logical sectors.
     pub sectors: u64,
-    /// GUID of the partition.
-    pub guid: Guid,
+    /// What tells the partition's disk from others.
+    pub signature: Signature,
     /// Path such as `\EFI\BOOT\BOOTX64.EFI`.
     pub path: String,
+}
+
+/// How a boot entry tells disks apart (UEFI specification 2.10, section 10.3.5.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signature {
+    /// GUID of the partition, with a GPT.
+    Gpt(Guid),
+    /// Identifier of the disk, as it stands in an MBR.
+    Mbr([u8; 4]),
+}
+
+impl Signature {
+    /// 16 bytes of signature, the kind of the table and that of the signature.
+    fn bytes(self) -> [u8; 18] {
+        let mut bytes = [0; 18];
+        match self {
+            Self::Gpt(guid) => {
+                bytes[..16].copy_from_slice(&guid.0);
+                bytes[16..].copy_from_slice(&[2, 2]);
+            }
+            Self::Mbr(id) => {
+                bytes[..4].copy_from_slice(&id);
+                bytes[16..].copy_from_slice(&[1, 1]);
+            }
+        }
+        bytes
+    }
 }
 
 /// Encodes a boot entry; `None` when the path is too long for a device path node.
@@ -42,9 +69,7 @@ fn device_path(target: &Target) -> Option<Vec<u8>> {
     path.extend_from_slice(&target.partition.to_le_bytes());
     path.extend_from_slice(&target.start_lba.to_le_bytes());
     path.extend_from_slice(&target.sectors.to_le_bytes());
-    path.extend_from_slice(&target.guid.0);
-    // GUID partition table, signature is a GUID.
-    path.extend_from_slice(&[2, 2]);
+    path.extend_from_slice(&target.signature.bytes());
     // Media device path, file.
     let file: Vec<u8> = utf16(&target.path).collect();
     path.extend_from_slice(&[4, 4]);
@@ -65,6 +90,32 @@ pub fn label(bytes: &[u8]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
+            prop_assert_eq!(label(&bytes).is_some(), bytes.len() >= 6);
+        }
+
+        #[test]
+        fn labels_are_read_back_and_lengths_are_those_of_the_path(label_text in "[^\\x00]{0,40}", path in "[^\\x00]{0,300}") {
+            let target = Target { partition: 3, start_lba: 1, sectors: 2, signature: Signature::Gpt(Guid::NIL), path };
+            let bytes = encode(&label_text, &target).unwrap();
+            prop_assert_eq!(label(&bytes).unwrap(), label_text.clone());
+            let path_bytes = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));
+            prop_assert_eq!(bytes.len(), 6 + 2 * (label_text.encode_utf16().count() + 1) + path_bytes);
+        }
+    }
+
+    #[test]
+    fn a_path_that_no_device_path_holds_is_refused() {
+        let path = "x".repeat(40_000);
+        assert_eq!(
+            encode("x", &Target { partition: 1, start_lba: 1, sectors: 1, signature: Signature::Gpt(Guid::NIL), path }),
+            None
+        );
+    }
 
     #[test]
     fn an_entry_is_encoded_as_efibootmgr_does() {
@@ -72,7 +123,7 @@ mod tests {
             partition: 1,
             start_lba: 0x800,
             sectors: 0x1_0000,
-            guid: Guid::from_parts(0x1122_3344, 0x5566, 0x7788, [1, 2, 3, 4, 5, 6, 7, 8]),
+            signature: Signature::Gpt(Guid::from_parts(0x1122_3344, 0x5566, 0x7788, [1, 2, 3, 4, 5, 6, 7, 8])),
             path: "\\E".to_owned(),
         };
         let bytes = encode("hi", &target).unwrap();
@@ -92,6 +143,8 @@ mod tests {
         .concat();
         assert_eq!(bytes, want);
         assert_eq!(label(&bytes).as_deref(), Some("hi"));
+        let bytes = encode("hi", &Target { signature: Signature::Mbr([1, 2, 3, 4]), ..target }).unwrap();
+        assert_eq!(bytes[36..54], [1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]);
     }
 
     #[test]

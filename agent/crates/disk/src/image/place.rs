@@ -11,6 +11,9 @@ use super::format::is_fat;
 pub enum Place<'a> {
     /// A disk, which the image brings the partition table for.
     Disk,
+    /// A disk, for an image whose first bytes the function takes or refuses. It is called before anything is written where
+    /// they are known by then, and with all of the first MiB before the partition table is written.
+    Judged(&'a (dyn Fn(&[u8]) -> Result<(), CommandError> + Sync)),
     /// A partition, for an image of one file system. The function makes it; it is called right before the first byte is
     /// written, when all that can be refused has been, and again with each further try.
     Partition(&'a (dyn Fn() -> Result<(), CommandError> + Sync)),
@@ -20,6 +23,7 @@ impl fmt::Debug for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Disk => "Disk",
+            Self::Judged(_) => "Judged",
             Self::Partition(_) => "Partition",
         })
     }

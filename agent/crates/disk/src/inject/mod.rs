@@ -3,8 +3,6 @@
 //! The file system may be hostile: paths are looked up by [`ImageRoot`], which no link leads out of. Contents are streamed,
 //! whatever their size.
 
-mod volume;
-
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -14,7 +12,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, mkdirat, unlinkat};
 use rustix::io::Errno;
 
 pub use crate::boot::foreign::ImageRoot;
-pub use volume::{VolumeError, identify, with_volume};
+pub use crate::volume::{VolumeError, identify, with_volume};
 
 use crate::configdrive::encoding;
 

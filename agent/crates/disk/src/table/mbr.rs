@@ -88,6 +88,16 @@ pub(super) fn is_protective(dev: &BlockDev) -> Result<bool, TableError> {
     Ok(read_record(dev, 0)?.is_some_and(|sector| entries(&sector).into_iter().any(is_protective)))
 }
 
+/// The identifier of the disk, as it stands in its MBR; zero for a disk that has none.
+///
+/// # Errors
+/// [`TableError::Device`].
+pub fn disk_signature(dev: &BlockDev) -> Result<[u8; 4], TableError> {
+    let mut id = [0; 4];
+    dev.read_at(440, &mut id).map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
+    Ok(id)
+}
+
 /// Partitions of an MBR, logical ones included; `None` when the disk has no MBR or only the protective one of a GPT.
 ///
 /// # Errors
@@ -174,6 +184,35 @@ pub fn add_last(dev: &BlockDev, size_bytes: u64) -> Result<Partition, TableError
     dev.flush().map_err(device)?;
     let number = u32::try_from(slot + 1).map_err(|_never| no_room())?;
     Ok(partition(dev, number, start, entry))
+}
+
+/// See [`super::edit`]; primary partitions only.
+pub(super) fn edit(dev: &BlockDev, gone: &[u32], new: &[Partition]) -> Result<(), TableError> {
+    let device = |source| TableError::Device { path: dev.path().to_owned(), source };
+    let sector = u64::from(dev.logical_sector());
+    let write = |number: u32, bytes: [u8; 16]| {
+        let offset = u64::try_from(ENTRIES).unwrap_or_default() + 16 * u64::from(number.saturating_sub(1));
+        dev.write_at(offset, &bytes).map_err(device)
+    };
+    for number in gone.iter().filter(|number| (1..=4).contains(*number)) {
+        write(*number, [0; 16])?;
+    }
+    for partition in new {
+        let no_room = || TableError::NoRoom { path: dev.path().to_owned(), wanted_bytes: partition.size_bytes };
+        let used = read(dev)?.unwrap_or_default();
+        let end = |partition: &Partition| partition.start_bytes + partition.size_bytes;
+        let is_taken = |other: &Partition| {
+            other.number == partition.number || other.start_bytes < end(partition) && end(other) > partition.start_bytes
+        };
+        let PartitionType::Mbr(kind) = partition.kind else { continue };
+        if !(1..=4).contains(&partition.number) || used.iter().any(is_taken) {
+            return Err(no_room());
+        }
+        let word = |bytes: u64| u32::try_from(bytes / sector).map_err(|_beyond_mbr| no_room());
+        let entry = Entry { kind, start: word(partition.start_bytes)?, sectors: word(partition.size_bytes)? };
+        write(partition.number, entry.bytes(false))?;
+    }
+    dev.flush().map_err(device)
 }
 
 /// Writes a new MBR of up to four primary partitions, without boot code and with an identifier of its own.

@@ -193,6 +193,20 @@ pub fn create(
     }
 }
 
+/// Takes partitions out of a table by their numbers, then adds others with the numbers and places they have; whatever else
+/// is in the table stays. On an MBR only primary ones.
+///
+/// # Errors
+/// [`TableError::NoTable`]; [`TableError::NoRoom`] for a partition whose number or place is taken; [`TableError::Device`],
+/// [`TableError::Gpt`].
+pub fn edit(dev: &BlockDev, gone: &[u32], new: &[Partition]) -> Result<(), TableError> {
+    match read(dev)?.map(|table| table.kind) {
+        Some(TableKind::Gpt) => gpt::edit(dev, gone, new),
+        Some(TableKind::Mbr) => mbr::edit(dev, gone, new),
+        None => Err(TableError::NoTable { path: dev.path().to_owned(), sector: dev.logical_sector() }),
+    }
+}
+
 /// Makes the kernel read the table again.
 ///
 /// # Errors
@@ -206,9 +220,7 @@ pub fn reread(dev: &BlockDev) -> Result<(), TableError> {
 /// # Errors
 /// [`TableError::Device`].
 pub fn disk_id(dev: &BlockDev) -> Result<String, TableError> {
-    let mut id = [0_u8; 4];
-    dev.read_at(440, &mut id).map_err(|source| TableError::Device { path: dev.path().to_owned(), source })?;
-    Ok(format!("0x{:08x}", u32::from_le_bytes(id)))
+    Ok(format!("0x{:08x}", u32::from_le_bytes(mbr::disk_signature(dev)?)))
 }
 
 /// Moves the backup GPT to the end of the disk, where an image smaller than the disk does not have it. Returns

@@ -3,22 +3,24 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ferric_disk::boot::efi;
-use ferric_disk::boot::efivars::EfiVars;
+use ferric_disk::boot::efi::{self, Firmware, Installed};
+use ferric_disk::boot::{arch, efivars::EfiVars, head};
 use ferric_disk::configdrive::Payload;
 use ferric_disk::image::source::FetchRequest;
-use ferric_disk::image::{Format, ImageOptions, deploy, deploy_image};
-use ferric_disk::{configdrive, table, wipe};
+use ferric_disk::image::{Format, ImageOptions, Place, deploy, deploy_to};
+use ferric_disk::table::{self, TableKind};
+use ferric_disk::{configdrive, wipe};
 use ferric_sys::block_dev::{Access, BlockDev};
 use ferric_sys::{Root, attr};
 use ferric_types::error::{CommandError, ErrorClass, chain};
 use ferric_types::{ImageInfo, Node};
 use serde_json::{Value, json};
 
+use super::grub;
 use super::partition::{self, Sizes};
 use crate::context::StepContext;
 use crate::probe::disks::Disk;
-use crate::probe::{memory, system};
+use crate::probe::{cpu, memory, system};
 use crate::root_device;
 use crate::settings::Settings;
 
@@ -56,7 +58,9 @@ pub fn prepare_image(
     let path = context.machine.root.path(&disk.info.name);
     let dev = wipe::open_exclusive(&path, BUSY_PAUSE).map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, "writing the image");
-    let report = deploy_image(&info, context.services.fetch(), &dev, &options, context.progress)
+    let judge = |head: &[u8]| check_boots(&path, head, dev.logical_sector());
+    let place = if must_boot_by_uefi(context, node) { Place::Judged(&judge) } else { Place::Disk };
+    let report = deploy_to(&info, context.services.fetch(), &dev, place, &options, context.progress)
         .map_err(|error| failed(error.class(), &error))?;
     tracing::info!(image = info.id(), disk = disk.info.name, ?report, "image written");
     let unfinished = Unfinished(&dev);
@@ -66,6 +70,29 @@ pub fn prepare_image(
     // From here on the disk may boot.
     std::mem::forget(unfinished);
     Ok(format!("image ({}) written to device {} root_uuid={root_uuid}", info.id(), disk.info.name))
+}
+
+/// Whether an image that UEFI firmware cannot boot may as well not be written: the conductor is going to ask for boot
+/// entries, and to fail when there can be none.
+fn must_boot_by_uefi(context: &StepContext<'_>, node: &Node) -> bool {
+    let is_uefi = system::is_uefi(&context.machine.root);
+    is_uefi && partition::boots_by_uefi(node, is_uefi) && !context.settings.ignore_bootloader_failure
+}
+
+/// Refuses an image that UEFI firmware cannot boot for certain (pitfalls D8 and D9).
+fn check_boots(disk: &Path, head: &[u8], sector: u32) -> Result<(), CommandError> {
+    let Some((kind, partitions)) = head::without_esp(head, sector) else { return Ok(()) };
+    let (kind, made_for) = match kind {
+        TableKind::Mbr => ("an MBR", "for BIOS"),
+        TableKind::Gpt => ("a GPT", "to be booted by BIOS"),
+    };
+    let text = format!(
+        "this machine boots by UEFI, but the image for {} has no EFI system partition: it has {kind} with {partitions} \
+         partition(s), so it is made {made_for}. Are you using a UEFI-compatible image? Deploy an \
+         image with a GPT and an EFI system partition, or have the node boot by BIOS (capability boot_mode:bios)",
+        disk.display()
+    );
+    Err(CommandError::new(ErrorClass::InvalidImage, text))
 }
 
 /// Requests for an image's URLs, with the credentials that go with them.
@@ -151,6 +178,7 @@ fn image_options(settings: &Settings, root: &Root) -> Result<ImageOptions, Comma
         auth: settings.image_server_auth.clone(),
         retry: settings.image_retry,
         unpack_bytes: unpack_bytes(memory::available_bytes(root)),
+        read_back: settings.image_read_back,
     })
 }
 
@@ -217,88 +245,114 @@ pub struct BootLoaderRequest {
     pub ignore_failure: Option<bool>,
 }
 
-/// Why no BIOS boot loader is installed (CVE-2026-43003): its installer is the image's own program, run as root.
+/// Why no BIOS boot loader is installed unasked (CVE-2026-43003): its installer is the image's own program, run as root.
 const NO_GRUB: &str = "Install of legacy BIOS bootloaders disabled by CONF.enable_bios_bootloader_install as part of \
                        CVE-2026-43003 mitigation.";
 
-/// Makes the firmware boot the image. On a UEFI machine boot entries are written; nothing of the image is run, ever.
+/// Makes the firmware boot the image. On a UEFI machine boot entries are written; nothing of the image is run, ever. Returns
+/// what the operator should know, if there is something.
 ///
 /// # Errors
 /// `InvalidImage` when the image needs a boot loader that is not installed here, `DeviceNotFound`, or
 /// `CommandExecutionError` when the firmware refuses. Only logged when failures are to be ignored.
-pub fn install_bootloader(context: &StepContext<'_>, request: &BootLoaderRequest) -> Result<(), CommandError> {
+pub fn install_bootloader(
+    context: &StepContext<'_>,
+    request: &BootLoaderRequest,
+) -> Result<Option<String>, CommandError> {
     let ignore = request.ignore_failure.unwrap_or(context.settings.ignore_bootloader_failure);
-    let forgive = |error: CommandError| {
-        if ignore {
-            tracing::warn!(reason = %error, "boot loader failure ignored, as asked for");
-            return Ok(());
-        }
-        Err(error)
-    };
-    context.progress.phase("boot entries", None);
     // The same choice as when the image was written, however late its hints came.
     let node = hinted_node(context);
     let node = node.as_ref().unwrap_or(context.node);
     let disk = root_device::select(context.registry, context.machine, context.settings, node)?;
+    match boot_loader(context, request, &disk) {
+        Err(error) if ignore => {
+            tracing::warn!(reason = %error, "boot loader failure ignored, as asked for");
+            Ok(Some(format!("the boot loader was not installed, which was to be ignored: {}", error.details)))
+        }
+        result => result,
+    }
+}
+
+fn boot_loader(
+    context: &StepContext<'_>,
+    request: &BootLoaderRequest,
+    disk: &Disk,
+) -> Result<Option<String>, CommandError> {
+    context.progress.phase("boot entries", None);
     let root = &context.machine.root;
     let is_uefi = system::is_uefi(root);
     if is_uefi {
-        match boot_by_uefi(context, &root.path(&disk.info.name), request.root_uuid.as_deref()) {
-            Ok(true) => return Ok(()),
-            Ok(false) => {}
-            Err(error) => return forgive(error),
+        match boot_by_uefi(context, &root.path(&disk.info.name), request)? {
+            Installed::Nothing => {}
+            installed => return Ok(told(&disk.info.name, installed)),
         }
     } else if request.target_boot_mode == "uefi" {
         tracing::warn!("the instance is to boot by UEFI, but this machine was started by BIOS: no boot entry is made");
     }
-    if request.root_uuid.as_deref().is_none_or(|uuid| uuid.is_empty() || uuid == "0x00000000") {
+    if !is_given(request.root_uuid.as_deref()) || request.root_uuid.as_deref() == Some("0x00000000") {
         tracing::info!(
             disk = disk.info.name,
             "no root file system named: taken for a whole-disk image that boots itself"
         );
-        return Ok(());
+        return Ok(None);
     }
-    forgive(CommandError::new(ErrorClass::InvalidImage, no_boot_loader(&disk, is_uefi, context.settings)))
+    let root_uuid = request.root_uuid.as_deref().unwrap_or_default();
+    if is_uefi || is_given(request.prep_boot_part_uuid.as_deref()) || !context.settings.enable_bios_bootloader_install {
+        return Err(CommandError::new(ErrorClass::InvalidImage, no_boot_loader(context.settings, request, disk, is_uefi)));
+    }
+    grub::install(context, &root.path(&disk.info.name), root_uuid).map(Some)
 }
 
-fn no_boot_loader(disk: &Disk, is_uefi: bool, settings: &Settings) -> String {
+fn is_given(uuid: Option<&str>) -> bool {
+    uuid.is_some_and(|uuid| !uuid.is_empty())
+}
+
+/// What there is to say of a disk that boots.
+fn told(disk: &str, installed: Installed) -> Option<String> {
+    let Installed::Fallback { found, reason } = installed else { return None };
+    let whose = if found.copied { "a copy of the image's own loader" } else { "the image's loader" };
+    Some(format!("no boot entry was made, because {reason}; {disk} boots by {whose} in {}", found.path))
+}
+
+fn no_boot_loader(settings: &Settings, request: &BootLoaderRequest, disk: &Disk, is_uefi: bool) -> String {
     let disk = &disk.info.name;
+    let allowed = settings.enable_bios_bootloader_install;
     if is_uefi {
-        return format!("The EFI system partition of {disk} holds no boot loader that could be started. {NO_GRUB}");
+        let rest = if allowed { "The image's own installer is only run for BIOS." } else { NO_GRUB };
+        return format!("The EFI system partition of {disk} holds no boot loader that could be started. {rest}");
     }
-    if settings.enable_bios_bootloader_install {
+    if is_given(request.prep_boot_part_uuid.as_deref()) {
         return format!(
-            "This agent never runs an image's own GRUB (CVE-2026-43003), so enable_bios_bootloader_install has no effect \
-             and {disk} gets no BIOS boot loader. Deploy a whole-disk image, or boot by UEFI."
+            "This agent installs no boot loader into a PReP partition, so {disk} cannot be made to boot on a POWER machine. \
+             Deploy a whole-disk image."
         );
     }
     NO_GRUB.to_owned()
 }
 
-/// Writes boot entries; for an image of one file system after its loader was copied to the EFI system partition. `false`
-/// when there is nothing to boot.
-fn boot_by_uefi(context: &StepContext<'_>, path: &Path, root_uuid: Option<&str>) -> Result<bool, CommandError> {
-    let vars = EfiVars::of(&context.machine.root);
-    let Some(root_uuid) = root_uuid.filter(|uuid| !uuid.is_empty()) else { return boot_entries(path, vars.as_ref()) };
-    if boot_entries(path, vars.as_ref())? {
-        return Ok(true);
-    }
-    if !partition::copy_boot_loader(context, path, root_uuid)? {
-        return Ok(false);
-    }
-    context.progress.phase("boot entries", None);
-    // Without variables the firmware finds what is in the place for removable media.
-    Ok(boot_entries(path, vars.as_ref())? || vars.is_none())
-}
-
-/// Writes boot entries; `false` when the disk has no known loader, or the firmware's variables are out of reach.
-fn boot_entries(path: &Path, vars: Option<&EfiVars>) -> Result<bool, CommandError> {
-    let Some(vars) = vars else {
-        tracing::warn!("the firmware's variables cannot be reached: no boot entry is made");
-        return Ok(false);
+/// Has the firmware boot the disk; an image of one file system after its loader was copied to the EFI system partition.
+fn boot_by_uefi(
+    context: &StepContext<'_>,
+    path: &Path,
+    request: &BootLoaderRequest,
+) -> Result<Installed, CommandError> {
+    let root = &context.machine.root;
+    let vars = EfiVars::of(root);
+    let bits = attr::read_u64(&root.path("sys/firmware/efi/fw_platform_size")).ok();
+    let firmware = Firmware { vars: vars.as_ref(), suffix: arch::suffix(&cpu::architecture(root), bits) };
+    let install = || {
+        let dev = BlockDev::open(path, Access::Read).map_err(|error| failed(ErrorClass::BlockDevice, &error))?;
+        let installed = efi::install(&dev, request.efi_system_part_uuid.as_deref(), &firmware)
+            .map_err(|error| failed(error.class(), &error))?;
+        tracing::info!(disk = %path.display(), ?installed, "boot entries");
+        Ok(installed)
     };
-    let dev = BlockDev::open(path, Access::Read).map_err(|error| failed(ErrorClass::BlockDevice, &error))?;
-    let labels = efi::install(&dev, vars).map_err(|error| failed(error.class(), &error))?;
-    tracing::info!(disk = %path.display(), ?labels, "boot entries written");
-    Ok(!labels.is_empty())
+    let Some(root_uuid) = request.root_uuid.as_deref().filter(|uuid| !uuid.is_empty()) else { return install() };
+    match install()? {
+        Installed::Nothing if partition::copy_boot_loader(context, path, root_uuid)? => {
+            context.progress.phase("boot entries", None);
+            install()
+        }
+        installed => Ok(installed),
+    }
 }

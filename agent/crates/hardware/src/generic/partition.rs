@@ -89,7 +89,7 @@ impl Sizes {
 }
 
 /// How a node boots: `true` for UEFI (hardware section 10).
-fn boots_by_uefi(node: &Node, firmware_is_uefi: bool) -> bool {
+pub(super) fn boots_by_uefi(node: &Node, firmware_is_uefi: bool) -> bool {
     if node.capability("secure_boot").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return true;
     }
@@ -107,7 +107,7 @@ fn boots_by_uefi(node: &Node, firmware_is_uefi: bool) -> bool {
 }
 
 /// Kind of the partition table for a node.
-fn label(node: &Node, uefi: bool) -> TableKind {
+pub(super) fn label(node: &Node, uefi: bool) -> TableKind {
     let asked = node.capability("disk_label").is_some_and(|label| label.eq_ignore_ascii_case("gpt"));
     if uefi || asked { TableKind::Gpt } else { TableKind::Mbr }
 }

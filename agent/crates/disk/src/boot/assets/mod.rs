@@ -10,10 +10,11 @@ use ferric_sys::block_dev::{BlockDev, BlockDevError};
 use ferric_types::ErrorClass;
 use rustix::fs::FileType;
 
-use super::foreign::{ImageRoot, Mounted};
+use super::foreign::ImageRoot;
 use crate::filesystem::Slice;
 use crate::partition::identity;
 use crate::table::{self, Partition};
+use crate::volume::{self, VolumeError};
 
 /// Where an image keeps what belongs on an EFI system partition.
 const SOURCE: &str = "boot/efi/EFI";
@@ -29,28 +30,9 @@ const FSTAB: &str = "etc/fstab";
 /// The boot loader was not copied.
 #[derive(Debug, thiserror::Error)]
 pub enum AssetsError {
-    /// The root file system cannot be mounted: its kind is not known.
-    #[error(
-        "the root file system on {} ({}) cannot be read to copy the image's boot loader: this ramdisk's kernel has no \
-         driver for it. Use a profile that has one, or deploy a whole-disk image", path.display(), kind.unwrap_or("unknown")
-    )]
-    Unknown {
-        /// Partition.
-        path: PathBuf,
-        /// What it is.
-        kind: Option<&'static str>,
-    },
-    /// It cannot be mounted.
-    #[error("mounting the {kind} file system on {} to copy the image's boot loader", path.display())]
-    Mount {
-        /// Partition.
-        path: PathBuf,
-        /// What it is.
-        kind: &'static str,
-        /// Reason.
-        #[source]
-        source: io::Error,
-    },
+    /// The root file system cannot be used.
+    #[error("copying the image's boot loader to the EFI system partition")]
+    Volume(#[from] VolumeError),
     /// The image brings no boot loader.
     #[error(
         "the image on {} has no directory /{SOURCE}, so that there is no boot loader to copy; its own installer is never \
@@ -80,15 +62,6 @@ pub enum AssetsError {
         #[source]
         source: io::Error,
     },
-    /// The file system stays in use.
-    #[error("unmounting {}", path.display())]
-    Unmount {
-        /// Partition.
-        path: PathBuf,
-        /// Reason.
-        #[source]
-        source: io::Error,
-    },
     /// What was written did not reach the disk.
     #[error("writing the EFI system partition {}", path.display())]
     Flush {
@@ -104,7 +77,8 @@ impl AssetsError {
     /// Error class for the conductor.
     pub const fn class(&self) -> ErrorClass {
         match self {
-            Self::Unknown { .. } | Self::NoLoader { .. } | Self::Mount { .. } => ErrorClass::InvalidImage,
+            Self::Volume(error) => error.class(),
+            Self::NoLoader { .. } => ErrorClass::InvalidImage,
             _ => ErrorClass::CommandExecution,
         }
     }
@@ -117,26 +91,13 @@ impl AssetsError {
 /// Any [`AssetsError`].
 pub fn install(dev: &BlockDev, root: &Partition, esp: &Partition, mount_point: &Path) -> Result<usize, AssetsError> {
     let path = table::partition_path(dev.path(), root.number);
-    let found = identity::identify(dev, root.start_bytes, root.size_bytes).map(|found| found.kind);
-    // One driver is for all three.
-    let kind = found.map(|kind| if kind.starts_with("ext") { "ext4" } else { kind });
-    let Some(kind) = kind.filter(|kind| !kind.ends_with("_member") && !matches!(*kind, "crypto_LUKS" | "swap")) else {
-        return Err(AssetsError::Unknown { path, kind: found });
-    };
-    let mounted = Mounted::new(&path, mount_point, kind).map_err(|source| match source.raw_os_error() {
-        Some(errno) if errno == rustix::io::Errno::NODEV.raw_os_error() => {
-            AssetsError::Unknown { path: path.clone(), kind: Some(kind) }
-        }
-        _ => AssetsError::Mount { path: path.clone(), kind, source },
-    })?;
-    let image =
-        ImageRoot::open(mount_point).map_err(|source| AssetsError::Mount { path: path.clone(), kind, source })?;
-    let copied = copy(&image, &path, dev, esp)?;
-    add_to_fstab(&image, &fstab_source(dev, esp))
-        .map_err(|source| AssetsError::Fstab { path: path.clone(), source })?;
-    drop(image);
-    mounted.unmount().map_err(|source| AssetsError::Unmount { path, source })?;
-    Ok(copied)
+    let kind = volume::driver(&path, identity::identify(dev, root.start_bytes, root.size_bytes))?;
+    volume::with_volume(&path, mount_point, kind, |image| {
+        let copied = copy(image, &path, dev, esp)?;
+        add_to_fstab(image, &fstab_source(dev, esp))
+            .map_err(|source| AssetsError::Fstab { path: path.clone(), source })?;
+        Ok(copied)
+    })?
 }
 
 /// How the system finds the EFI system partition.

@@ -30,6 +30,8 @@ fn forms(content: &[u8]) -> Vec<(&'static str, Vec<u8>, Mode, bool)> {
         ("raw", content.to_vec(), Mode::Ranges, true),
         ("raw", content.to_vec(), Mode::InOrder, true),
         ("gzip", packed(FileCompression::Gzip, content), Mode::InOrder, true),
+        ("xz", packed(FileCompression::Xz, content), Mode::InOrder, true),
+        ("zstd", packed(FileCompression::Zstd, content), Mode::Ranges, true),
         ("qcow2", plain.clone(), Mode::Ranges, true),
         ("qcow2 -c", dense.clone(), Mode::Ranges, true),
         ("qcow2", plain, Mode::InOrder, false),
@@ -59,6 +61,27 @@ fn an_image_of_a_whole_disk_does_not_get_into_a_partition() {
                 disk.bytes(0, MIB).unwrap().iter().all(|byte| *byte == 0),
                 "{name} {mode:?}: begins with something"
             );
+        }
+    }
+}
+
+#[test]
+fn a_judged_image_is_refused_before_anything_is_written_where_that_can_be() {
+    for (name, file, mode, early) in forms(&contents().0) {
+        let disk = TestDisk::used(DISK).unwrap();
+        let dev = disk.open().unwrap();
+        let judge = |head: &[u8]| match head.get(510..512) {
+            Some([0x55, 0xaa]) => Err(CommandError::new(ErrorClass::InvalidImage, "judged")),
+            _ => Ok(()),
+        };
+        let error = write_to(&mut source(&file, mode), &spec(&file, None), &dev, Place::Judged(&judge), &progress())
+            .unwrap_err();
+        assert_eq!((error.class(), error.to_string().contains("judged")), (ErrorClass::InvalidImage, true), "{name}");
+        assert!(!error.is_worth_another_try());
+        if early {
+            assert_untouched(name, &disk);
+        } else {
+            assert!(disk.bytes(0, MIB).unwrap().iter().all(|byte| *byte == 0), "{name} {mode:?}: a table is left");
         }
     }
 }

@@ -210,7 +210,7 @@ fn hints_set_after_the_command_was_sent_are_looked_up() {
 }
 
 #[test]
-fn a_bios_boot_loader_is_never_installed() {
+fn a_bios_boot_loader_is_not_installed_unasked() {
     let (mut lab, node) = deploy_lab();
     let request = |root_uuid: Option<&str>, ignore_failure| BootLoaderRequest {
         root_uuid: root_uuid.map(str::to_owned),
@@ -222,7 +222,7 @@ fn a_bios_boot_loader_is_never_installed() {
         lab.with(&node, |context| deploy::install_bootloader(context, request))
     };
     for whole_disk in [None, Some("0x00000000")] {
-        assert_eq!(install(&lab, &request(whole_disk, None)), Ok(()), "{whole_disk:?}");
+        assert_eq!(install(&lab, &request(whole_disk, None)), Ok(None), "{whole_disk:?}");
     }
     let error = install(&lab, &request(Some("some-uuid"), None)).unwrap_err();
     assert_eq!(error.class, ErrorClass::InvalidImage);
@@ -231,11 +231,34 @@ fn a_bios_boot_loader_is_never_installed() {
         "Install of legacy BIOS bootloaders disabled by CONF.enable_bios_bootloader_install as part of CVE-2026-43003 \
          mitigation."
     );
-    assert_eq!(install(&lab, &request(Some("some-uuid"), Some(true))), Ok(()));
+    let ignored = install(&lab, &request(Some("some-uuid"), Some(true))).unwrap().unwrap();
+    assert!(ignored.starts_with("the boot loader was not installed, which was to be ignored: Install of"), "{ignored}");
     lab.settings.ignore_bootloader_failure = true;
-    assert_eq!(install(&lab, &request(Some("some-uuid"), None)), Ok(()));
+    assert_eq!(install(&lab, &request(Some("some-uuid"), None)).unwrap().unwrap(), ignored);
     assert!(install(&lab, &request(Some("some-uuid"), Some(false))).is_err());
+    // A PReP partition is none of ours either way.
+    for enabled in [false, true] {
+        lab.settings.enable_bios_bootloader_install = enabled;
+        let prep = BootLoaderRequest { prep_boot_part_uuid: Some("p".to_owned()), ..request(Some("u"), Some(false)) };
+        let error = install(&lab, &prep).unwrap_err();
+        assert_eq!(error.class, ErrorClass::InvalidImage);
+        assert!(error.details.contains("no boot loader into a PReP partition"), "{error}");
+    }
+}
+
+#[test]
+fn where_it_is_allowed_grub_is_looked_for_in_the_image() {
+    let (mut lab, node) = deploy_lab();
     lab.settings.enable_bios_bootloader_install = true;
-    let error = install(&lab, &request(Some("some-uuid"), Some(false))).unwrap_err();
-    assert!(error.details.contains("has no effect"), "{error}");
+    let info = image_info(&lab.services.fetch.bytes);
+    lab.with(&node, |context| deploy::prepare_image(context, &info, None)).unwrap();
+    let request = |uuid: &str| BootLoaderRequest { root_uuid: Some(uuid.to_owned()), ..BootLoaderRequest::default() };
+    let install = |uuid| lab.with(&node, |context| deploy::install_bootloader(context, &request(uuid))).unwrap_err();
+    let error = install("some-uuid");
+    assert_eq!(error.class, ErrorClass::DeviceNotFound);
+    assert!(error.details.starts_with("No partition with UUID some-uuid found on device"), "{error}");
+    // The partition by its own identifier: no file system is on it.
+    let error = install("7c82b1a4-01");
+    assert_eq!(error.class, ErrorClass::InvalidImage);
+    assert!(error.details.contains("holds no file system that is known"), "{error}");
 }

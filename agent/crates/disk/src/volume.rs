@@ -4,10 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use ferric_sys::block_dev::{Access, BlockDev, BlockDevError};
+use ferric_types::ErrorClass;
 use rustix::io::Errno;
 
 use crate::boot::foreign::{ImageRoot, Mounted};
-use crate::partition::identity;
+use crate::partition::identity::{self, Identity};
 
 /// A file system could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,16 @@ pub enum VolumeError {
     },
 }
 
+impl VolumeError {
+    /// Error class for the conductor, where the file system is the image's.
+    pub const fn class(&self) -> ErrorClass {
+        match self {
+            Self::Device { .. } | Self::Unmount { .. } => ErrorClass::CommandExecution,
+            _ => ErrorClass::InvalidImage,
+        }
+    }
+}
+
 /// The kind of file system on a device, by the name of its driver.
 ///
 /// # Errors
@@ -75,7 +86,15 @@ pub enum VolumeError {
 pub fn identify(path: &Path) -> Result<&'static str, VolumeError> {
     let dev =
         BlockDev::open(path, Access::Read).map_err(|source| VolumeError::Device { path: path.to_owned(), source })?;
-    match identity::identify(&dev, 0, dev.size_bytes()).map(|found| found.kind) {
+    driver(path, identity::identify(&dev, 0, dev.size_bytes()))
+}
+
+/// The name of the driver for what was found on a partition.
+///
+/// # Errors
+/// [`VolumeError::Unknown`], [`VolumeError::NoFileSystem`].
+pub fn driver(path: &Path, found: Option<Identity>) -> Result<&'static str, VolumeError> {
+    match found.map(|found| found.kind) {
         None => Err(VolumeError::Unknown { path: path.to_owned() }),
         Some(kind) if kind.ends_with("_member") || matches!(kind, "crypto_LUKS" | "swap") => {
             Err(VolumeError::NoFileSystem { path: path.to_owned(), kind })
