@@ -46,8 +46,8 @@ pub trait Fetch: Send + Sync + fmt::Debug {
     fn get(&self, request: &FetchRequest, limit: u64) -> Result<Vec<u8>, SourceError>;
 }
 
-/// What to download and how to reach it.
-#[derive(Debug, Clone, Default)]
+/// What to download and how to reach it. Printing it shows no secrets.
+#[derive(Clone, Default)]
 pub struct FetchRequest {
     /// `http` or `https` URL.
     pub url: String,
@@ -61,6 +61,20 @@ pub struct FetchRequest {
     pub insecure: bool,
     /// Whose phase is said to be held up while a try has failed and the next is to come.
     pub progress: Progress,
+}
+
+impl fmt::Debug for FetchRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let proxies: BTreeMap<&str, String> =
+            self.proxies.iter().map(|(scheme, url)| (scheme.as_str(), redacted(url))).collect();
+        f.debug_struct("FetchRequest")
+            .field("url", &redacted(&self.url))
+            .field("authorization", &self.authorization)
+            .field("proxies", &proxies)
+            .field("no_proxy", &self.no_proxy)
+            .field("insecure", &self.insecure)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why a download failed. `url` never holds user information or a query ([`redacted`]).
@@ -165,6 +179,15 @@ mod tests {
         ] {
             assert_eq!(redacted(url), want, "{url}");
         }
+        let request = FetchRequest {
+            url: "http://user:pw-1@host/a?sig=pw-2".to_owned(),
+            authorization: Some(Secret::new("Bearer pw-3".to_owned())),
+            proxies: BTreeMap::from([("http".to_owned(), "http://user:pw-4@proxy:3128".to_owned())]),
+            ..FetchRequest::default()
+        };
+        let shown = format!("{request:?}");
+        assert!(shown.contains("http://host/a") && shown.contains("http://proxy:3128"), "{shown}");
+        assert!(!shown.contains("pw-"), "{shown}");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use super::{Algorithm, ListError};
 /// not name the file (signatures, other images) are passed over. `algorithm` picks the right one among several
 /// digests of the same file; without it the first of a usual length is taken.
 pub(super) fn find(text: &str, name: &str, algorithm: Option<Algorithm>) -> Result<String, ListError> {
+    // Editors of some systems begin a file with a mark of its encoding.
+    let text = text.trim_start_matches('\u{feff}');
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     match *lines.as_slice() {
         [] => return Err(ListError::Empty),
@@ -28,16 +30,17 @@ pub(super) fn find(text: &str, name: &str, algorithm: Option<Algorithm>) -> Resu
         .ok_or_else(|| ListError::NotListed { name: name.to_owned() })
 }
 
-/// Whether a line is about the file: ` name` or ` *name` at its end, or `(name)` anywhere.
+/// Whether a line is about the file: ` name` or ` *name` at its end, or `(name)` anywhere; the name may begin with `./`.
 fn names(line: &str, name: &str) -> bool {
     if name.is_empty() {
         return false;
     }
     let at_end = line
         .strip_suffix(name)
+        .map(|before| before.strip_suffix("./").unwrap_or(before))
         .map(|before| before.strip_suffix('*').unwrap_or(before))
         .is_some_and(|before| before.ends_with(char::is_whitespace));
-    at_end || line.contains(&format!("({name})"))
+    at_end || ["", "./"].iter().any(|here| line.contains(&format!("({here}{name})")))
 }
 
 /// A BSD line begins with the function's name; one of another function is not what is looked for.

@@ -48,9 +48,9 @@ impl Algorithm {
         (Self::Blake2s, "blake2s", 64),
     ];
 
-    /// The function of that name, in any case and with `-` for `_`.
+    /// The function of that name, in any case and with `-` for `_`; `sha2-256`, as OpenSSL writes it, is `sha256`.
     pub fn from_name(name: &str) -> Option<Self> {
-        let name = name.trim().to_ascii_lowercase().replace('-', "_");
+        let name = name.trim().to_ascii_lowercase().replace('-', "_").replace("sha2_", "sha");
         Self::TABLE.iter().find(|(_, known, _)| *known == name).map(|(algorithm, ..)| *algorithm)
     }
 

@@ -1,5 +1,7 @@
 use std::io::Read;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::image::source::ImageSource;
 
@@ -133,11 +135,63 @@ fn checksum_files_of_every_kind_are_read() {
         ("CentOS", format!("# disk.qcow2: 1024 bytes\nSHA256 (disk.qcow2) = {SHA256}\n")),
         ("BSD, several functions", format!("SHA1 (disk.qcow2) = {}\nSHA256 (disk.qcow2) = {SHA256}", "a".repeat(40))),
         ("longer name first", format!("{other}  my-disk.qcow2\n{other}  disk.qcow2.sig\n{SHA256}  disk.qcow2\n")),
+        ("begins with a mark", format!("\u{feff}{SHA256}  disk.qcow2\r\n{other}  other.qcow2\r\n")),
+        ("only a mark and a digest", format!("\u{feff}{SHA256}\r\n")),
+        ("made here", format!("{other}  ./my/disk.qcow2\n{other} *./other.qcow2\n{SHA256} *./disk.qcow2\n")),
+        ("BSD, made here", format!("SHA256 (my/disk.qcow2) = {other}\nSHA256 (./disk.qcow2) = {SHA256}\n")),
+        ("OpenSSL", format!("SHA512(disk.qcow2)= {}\nSHA2-256(disk.qcow2)= {SHA256}\n", "b".repeat(127))),
+        ("tabs", format!("{other}\tother.qcow2\n{SHA256}\tdisk.qcow2\n")),
+        ("digest behind", format!("disk.qcow2 {other}\n(disk.qcow2) {SHA256}\n")),
+        ("no newline at the end, CRLF before", format!("{other} *other.qcow2\r\n\r\n{SHA256} *disk.qcow2")),
+        (
+            "several of CentOS",
+            format!(
+                "# disk.qcow2.manifest: 9 bytes\nSHA256 (disk.qcow2.manifest) = {other}\n# disk.qcow2: 1024 bytes\n\
+                 SHA256 (disk.qcow2) = {SHA256}\n# disk.raw: 2048 bytes\nSHA256 (disk.raw) = {other}\n"
+            ),
+        ),
         ("signed", format!("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{SHA256} *disk.qcow2\n")),
     ];
     for (name, file) in cases {
         assert_eq!(list::find(&file, "disk.qcow2", None).as_deref(), Ok(SHA256), "{name}");
         assert_eq!(list::find(&file, "disk.qcow2", Some(Algorithm::Sha256)).as_deref(), Ok(SHA256), "{name}");
+    }
+}
+
+/// Every usual length is told by itself, in capitals too, and digits in capitals match what is computed.
+#[test]
+fn digests_of_a_list_may_be_in_capitals_and_of_any_length() {
+    for (algorithm, tag) in [(Algorithm::Md5, "MD5"), (Algorithm::Sha256, "SHA256"), (Algorithm::Sha512, "sha512")] {
+        let digest = algorithm.hasher().finish();
+        for list in [
+            digest.to_uppercase(),
+            format!("{}  disk.qcow2", digest.to_uppercase()),
+            format!("{tag} (disk.qcow2) = {}", digest.to_uppercase()),
+        ] {
+            let found = list::find(&list, "disk.qcow2", None).unwrap();
+            let found = Checksum { algorithm, hex: found };
+            assert!(found.matches(&digest), "{list}");
+        }
+    }
+    // Where the conductor names the function, every function can be in a list.
+    for (algorithm, name, _) in Algorithm::TABLE {
+        let digest = algorithm.hasher().finish();
+        let list =
+            format!("{}  other\n{name} (disk.qcow2) = {digest}\n{digest} *disk.qcow2\n", "0".repeat(digest.len()));
+        assert_eq!(list::find(&list, "disk.qcow2", Some(algorithm)), Ok(digest), "{name}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_list_is_read_or_refused(text in ".{0,200}", name in ".{0,20}") {
+        let _found = list::find(&text, &name, None);
+    }
+
+    #[test]
+    fn a_list_gives_the_digest_of_its_file_whatever_is_around_it(before in "[ -~\n]{0,100}", digest in "[0-9a-fA-F]{64}") {
+        let list = format!("# {}\nx\n{digest} *the-image\n", before.replace("the-image", ""));
+        prop_assert_eq!(list::find(&list, "the-image", None), Ok(digest));
     }
 }
 
