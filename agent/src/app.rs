@@ -375,6 +375,7 @@ fn settings_of(config: &Config) -> Settings {
         ignore_bootloader_failure: config.ignore_bootloader_failure,
         inject_files_priority: config.inject_files_priority,
         enable_bios_bootloader_install: config.enable_bios_bootloader_install,
+        image_read_back: config.image_read_back,
         pxe_interface: config.bootif.clone(),
         image_server_auth: ServerAuth {
             strategy: config.image_server_auth_strategy.clone(),

@@ -200,6 +200,8 @@ options! {
         "Trust the format an image says it has.";
     permitted_image_formats: Vec<String>, "", "DEFAULT" "permitted_image_formats", LIST, value::list, "raw,gpt,qcow2", Full,
         "Formats an image may have.";
+    image_read_back: bool, "ipa-image-read-back", "DEFAULT" "image_read_back", BOOLEAN, value::boolean, "false", Full,
+        "Read an image back from the disk and compare it before its partition table is written; Ferric's own.";
     image_server_auth_strategy: Option<String>, "", "DEFAULT" "image_server_auth_strategy", TEXT, value::text, "noauth", Full,
         "How to log in to the image server: noauth or http_basic.";
     image_server_user: Option<String>, "", "DEFAULT" "image_server_user", TEXT, value::text, "", Full,

@@ -46,6 +46,8 @@ pub struct Settings {
     pub image_server_auth: ServerAuth,
     /// How often a whole image download is tried.
     pub image_retry: RetryPolicy,
+    /// Whether an image is read back from the disk and compared.
+    pub image_read_back: bool,
 }
 
 impl Default for Settings {
@@ -71,6 +73,7 @@ impl Default for Settings {
             pxe_interface: None,
             image_server_auth: ServerAuth::default(),
             image_retry: RetryPolicy::default(),
+            image_read_back: false,
         }
     }
 }

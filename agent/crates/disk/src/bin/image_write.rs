@@ -1,6 +1,6 @@
 //! Writes an image file to a disk or a file as the agent would, and says how long it took and how much memory it needed.
 //!
-//! `image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME] [--checksum HEX]`; used to compare with `dd` and
+//! `image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME] [--checksum HEX] [--read-back]`; used to compare with `dd` and
 //! `qemu-img convert` on the same machine.
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -50,7 +50,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [image, target, options @ ..] = args.as_slice() else {
         return Err(
-            "usage: image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME] [--checksum HEX]".into(),
+            "usage: image_write IMAGE TARGET [--in-order] [--format FORMAT] [--algorithm NAME] [--checksum HEX] \
+             [--read-back]"
+                .into(),
         );
     };
     let option = |name: &str| options.iter().skip_while(|arg| *arg != name).nth(1).cloned();
@@ -71,6 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2, Format::Vmdk, Format::Vhd],
         deep_inspection: true,
         unpack_bytes: 128 << 20,
+        read_back: options.iter().any(|arg| arg == "--read-back"),
     };
     let began = Instant::now();
     match write_image(&mut source, &spec, &device, &Progress::new()) {

@@ -1,19 +1,20 @@
-//! First stages of the pipeline: a thread that downloads into a few fixed chunks, and one that hashes them.
+//! First stages of the pipeline: a thread that downloads into a few fixed blocks, and one that hashes them.
 //!
 //! The checksum is that of the bytes as downloaded, before any decompression or format. It takes the most time of all
-//! where the disk is fast, about 0.6 s for a GiB with SHA-256 in hardware, and so has a thread of its own.
+//! where the disk is fast, about 0.6 s for a GiB with SHA-256 in hardware, and so has a thread of its own. Blocks go to that
+//! thread and on to be written at the same time; what is written counts for nothing until the checksum holds.
 
 use std::io::{self, BufRead, Read};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use ferric_types::Progress;
 
 use super::checksum::Hasher;
 use super::error::ImageError;
+use super::pool::{BLOCK_BYTES, Piece, Pool};
 
-/// Size of a chunk, and how many there are.
-const CHUNK_BYTES: usize = 512 << 10;
-const CHUNKS: usize = 6;
+/// Blocks that are being filled, hashed, waiting or being written.
+const BLOCKS: usize = 6;
 
 /// What has been downloaded so far.
 #[derive(Debug)]
@@ -22,14 +23,6 @@ pub(super) struct Tally {
     pub(super) hasher: Hasher,
     /// How many there were.
     pub(super) bytes: u64,
-}
-
-/// A filled chunk, or why there are no more. The end is that the channel closes.
-type Item = io::Result<Chunk>;
-
-struct Chunk {
-    memory: Box<[u8]>,
-    len: usize,
 }
 
 /// Runs `body` over the bytes of `stream` while a thread downloads and hashes them.
@@ -43,16 +36,14 @@ pub(super) fn pump<T>(
     body: impl FnOnce(&mut Chunks) -> Result<T, ImageError>,
 ) -> Result<T, ImageError> {
     std::thread::scope(|scope| {
-        let (full, hashed) = sync_channel(CHUNKS);
-        let (pass_on, filled) = sync_channel(CHUNKS);
-        let (give_back, free) = channel();
-        for _ in 0..CHUNKS {
-            // The receiver is right here.
-            let _sent = give_back.send(vec![0; CHUNK_BYTES].into_boxed_slice());
-        }
-        scope.spawn(move || download(stream, progress, &free, &full));
-        scope.spawn(move || hash(tally, &hashed, &pass_on));
-        let mut chunks = Chunks { filled, give_back, current: None, at: 0 };
+        let (to_hash, hashed) = sync_channel(BLOCKS);
+        let (to_body, filled) = sync_channel(BLOCKS);
+        // Bytes lie in memory as they do in the file, so that clusters can be written without being copied.
+        let from = tally.bytes % u64::try_from(BLOCK_BYTES).unwrap_or(1);
+        let from = usize::try_from(from).unwrap_or_default();
+        scope.spawn(move || download(stream, from, progress, &to_hash, &to_body));
+        scope.spawn(move || hash(tally, &hashed));
+        let mut chunks = Chunks { filled, current: None };
         let result = body(&mut chunks);
         if result.as_ref().is_err_and(ImageError::is_content) {
             // A failure of the download is told by the length and the checksum of what came.
@@ -62,21 +53,23 @@ pub(super) fn pump<T>(
     })
 }
 
+/// Fills blocks, the first one of them from the place `from` on.
 fn download(
     mut stream: Box<dyn Read + Send + '_>,
+    mut from: usize,
     progress: &Progress,
-    free: &Receiver<Box<[u8]>>,
-    full: &SyncSender<Item>,
+    to_hash: &SyncSender<Piece>,
+    to_body: &SyncSender<io::Result<Piece>>,
 ) {
-    // A closed channel means that the other end has given up.
-    while let Ok(mut memory) = free.recv() {
-        let mut len = 0;
-        let mut failure = None;
-        while let Some(room) = memory.get_mut(len..).filter(|room| !room.is_empty()) {
+    let mut pool = Pool::new(BLOCKS);
+    loop {
+        let mut block = pool.take();
+        let (mut to, mut failure) = (from, None);
+        while let Some(room) = block.get_mut(to..).filter(|room| !room.is_empty()) {
             match stream.read(room) {
                 Ok(0) => break,
                 Ok(read) => {
-                    len += read;
+                    to += read;
                     progress.add(u64::try_from(read).unwrap_or_default());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -86,86 +79,89 @@ fn download(
                 }
             }
         }
-        let at_end = len < memory.len();
-        if len > 0 && full.send(Ok(Chunk { memory, len })).is_err() {
-            return;
+        let at_end = to < block.len();
+        if to > from {
+            let piece = Piece::new(block, from, to);
+            // A closed channel means that the other end has given up.
+            if to_hash.send(piece.clone()).is_err() || to_body.send(Ok(piece)).is_err() {
+                return;
+            }
         }
         if let Some(error) = failure {
-            let _nobody_there = full.send(Err(error));
+            let _nobody_there = to_body.send(Err(error));
             return;
         }
         if at_end {
             return;
         }
+        from = 0;
     }
 }
 
-fn hash(tally: &mut Tally, downloaded: &Receiver<Item>, pass_on: &SyncSender<Item>) {
-    for item in downloaded {
-        if let Ok(Chunk { memory, len }) = &item {
-            tally.hasher.update(memory.get(..*len).unwrap_or_default());
-            tally.bytes += u64::try_from(*len).unwrap_or_default();
-        }
-        if pass_on.send(item).is_err() {
-            return;
-        }
+fn hash(tally: &mut Tally, downloaded: &Receiver<Piece>) {
+    for piece in downloaded {
+        tally.hasher.update(&piece);
+        tally.bytes += u64::try_from(piece.len()).unwrap_or_default();
     }
 }
 
-/// The downloaded bytes in order, by `BufRead`; chunks go back to the downloading thread when they are used up.
+/// The downloaded bytes in order, by `BufRead` or in pieces that can be kept.
 pub(super) struct Chunks {
-    filled: Receiver<Item>,
-    give_back: Sender<Box<[u8]>>,
-    current: Option<Chunk>,
-    at: usize,
+    /// Closed at the end.
+    filled: Receiver<io::Result<Piece>>,
+    /// What has not been read yet of the block at hand; never empty.
+    current: Option<Piece>,
 }
 
 impl Chunks {
     /// Passes over the rest.
     pub(super) fn skip_to_end(&mut self) -> io::Result<()> {
-        loop {
-            let len = self.fill_buf()?.len();
-            if len == 0 {
-                return Ok(());
-            }
-            self.consume(len);
+        while self.next(usize::MAX)?.is_some() {}
+        Ok(())
+    }
+
+    /// The next bytes, at most `most` and all in one block; `None` at the end.
+    pub(super) fn next(&mut self, most: usize) -> io::Result<Option<Piece>> {
+        self.fill()?;
+        let piece = self.current.as_ref().map(|current| current.part(0, most));
+        self.consume(piece.as_ref().map_or(0, |piece| piece.len()));
+        Ok(piece)
+    }
+
+    /// The next `len` bytes, which stay to be read, when one block has them all.
+    pub(super) fn peek(&mut self, len: usize) -> io::Result<Option<Piece>> {
+        self.fill()?;
+        Ok(self.current.as_ref().filter(|current| current.len() >= len).map(|current| current.part(0, len)))
+    }
+
+    fn fill(&mut self) -> io::Result<()> {
+        if self.current.is_none() {
+            self.current = self.filled.recv().ok().transpose()?;
         }
+        Ok(())
     }
 }
 
 impl BufRead for Chunks {
-    /// The unread part of the current chunk: all that is left of it, empty only at the end.
+    /// The unread part of the current block: all that is left of it, empty only at the end.
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        if self.current.as_ref().is_some_and(|chunk| self.at >= chunk.len)
-            && let Some(chunk) = self.current.take()
-        {
-            // Nobody takes it back once the download has ended.
-            let _ended = self.give_back.send(chunk.memory);
-        }
-        if self.current.is_none() {
-            self.at = 0;
-            self.current = match self.filled.recv() {
-                Ok(item) => Some(item?),
-                Err(_) => None,
-            };
-        }
-        Ok(self.current.as_ref().and_then(|chunk| chunk.memory.get(self.at..chunk.len)).unwrap_or_default())
+        self.fill()?;
+        Ok(self.current.as_deref().unwrap_or_default())
     }
 
     fn consume(&mut self, count: usize) {
-        self.at += count;
+        let rest = self.current.take().map(|current| current.part(count, usize::MAX));
+        self.current = rest.filter(|rest| !rest.is_empty());
     }
 }
 
 impl Read for Chunks {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let available = self.fill_buf()?;
-        let len = available.len().min(buf.len());
-        if let (Some(from), Some(to)) = (available.get(..len), buf.get_mut(..len)) {
-            to.copy_from_slice(from);
+        let Some(piece) = self.next(buf.len())? else { return Ok(0) };
+        if let Some(place) = buf.get_mut(..piece.len()) {
+            place.copy_from_slice(&piece);
         }
-        self.consume(len);
-        Ok(len)
+        Ok(piece.len())
     }
 }
 
@@ -207,7 +203,7 @@ mod tests {
     #[test]
     fn bytes_come_through_in_order_and_are_hashed() {
         for (len, step) in
-            [(0, 1), (1, 1), (CHUNK_BYTES, 4096), (3 * CHUNK_BYTES + 5, 70_001), (9 * CHUNK_BYTES, 1 << 20)]
+            [(0, 1), (1, 1), (BLOCK_BYTES, 4096), (3 * BLOCK_BYTES + 5, 70_001), (9 * BLOCK_BYTES, 1 << 20)]
         {
             let data = bytes(len);
             let (mut tally, progress) = (tally(), Progress::new());
@@ -241,7 +237,7 @@ mod tests {
 
     #[test]
     fn giving_up_ends_the_download_and_bad_content_does_not() {
-        let data = bytes(20 * CHUNK_BYTES);
+        let data = bytes(20 * BLOCK_BYTES);
         let run = |error: ImageError| {
             let mut tally = tally();
             let result: Result<(), _> =
@@ -250,7 +246,7 @@ mod tests {
             (tally.bytes, tally.hasher.finish())
         };
         let device = std::path::PathBuf::from("/dev/x");
-        assert!(run(ImageError::ReadOnly { device }).0 <= u64::try_from(CHUNKS * CHUNK_BYTES).unwrap());
+        assert!(run(ImageError::ReadOnly { device }).0 <= u64::try_from((BLOCKS + 1) * BLOCK_BYTES).unwrap());
         let (bytes, hex) = run(ImageError::Broken(Qcow2Error::Short));
         assert_eq!((bytes, hex), (u64::try_from(data.len()).unwrap(), sha256(&data)));
     }

@@ -152,6 +152,19 @@ pub enum ImageError {
         #[source]
         source: BlockDevError,
     },
+    /// The disk does not have what was written to it.
+    #[error(
+        "{} does not give back what was written to it: there is a difference between its bytes {from} and {to}; the disk, \
+         its cable, its controller or the machine's memory is at fault", device.display()
+    )]
+    ReadBack {
+        /// Disk.
+        device: PathBuf,
+        /// First byte of the part with the difference.
+        from: u64,
+        /// Last byte of it.
+        to: u64,
+    },
     /// A thread of the pipeline ended before its time.
     #[error("Writing image to device {} failed: {what}", device.display())]
     Stopped {
@@ -179,9 +192,11 @@ impl ImageError {
             Self::Compressed(_) | Self::Broken(_) | Self::NotSequential { .. } | Self::Scattered { .. } => {
                 ErrorClass::InvalidImage
             }
-            Self::TooLarge { .. } | Self::ReadOnly { .. } | Self::Device { .. } | Self::Stopped { .. } => {
-                ErrorClass::ImageWrite
-            }
+            Self::TooLarge { .. }
+            | Self::ReadOnly { .. }
+            | Self::Device { .. }
+            | Self::ReadBack { .. }
+            | Self::Stopped { .. } => ErrorClass::ImageWrite,
         }
     }
 

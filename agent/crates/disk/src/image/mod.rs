@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! source ── download ──────── write ───────────── sink ─────────── target
-//! HTTP body  one thread reads  raw: as it is       a fixed pool,    head and tail of
-//!            into a few        qcow2: by tables    threads unpack   the disk held back
-//!            chunks, another                       and write        until all is well
-//!            hashes them
+//! HTTP body  one thread reads  raw: as it is       threads unpack   head and tail of
+//!            into a fixed      qcow2: by tables    and write        the disk held back
+//!            pool of blocks,                       several at a     until all is well
+//!            another hashes                        time
 //! ```
 //!
 //! - [`deploy`] is the whole of it: credentials, checksum, URLs in turn, trying again.
@@ -17,10 +17,12 @@
 //! The happy path: the format is decided from the first bytes; size and tables are judged; both ends of the disk are
 //! zeroed; what the image leaves empty is zeroed; data is written; the disk is flushed; length and checksum are
 //! compared; tail and head are written and flushed. Any failure before the last step leaves a disk without a partition
-//! table; any refusal before the third step leaves the disk as it was.
+//! table; any refusal before the third step leaves the disk as it was. When that is asked for, everything is read back from
+//! the disk before the head is written, and then the head.
 //!
-//! Memory is fixed: 3 MiB of downloaded chunks, 6 MiB of write buffers, 1 MiB of head, with qcow2, VMDK and VHD up to 3 MiB of
-//! extents, one table, and for each writer the content of a batch of compressed clusters; with a compressed file its window.
+//! Memory is fixed: 6 MiB of downloaded blocks, which are hashed and written where they are, up to 3 MiB for what has to be
+//! gathered, 1 MiB of head, with qcow2, VMDK and VHD up to 3 MiB of extents, one table, and for each writer the content of a
+//! batch of compressed clusters; with a compressed file its window.
 
 pub mod checksum;
 pub mod compressed;
@@ -29,7 +31,9 @@ mod download;
 pub mod error;
 pub mod format;
 pub mod place;
+mod pool;
 pub mod qcow2;
+mod read_back;
 mod sink;
 pub mod source;
 mod target;

@@ -6,10 +6,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use ferric_sys::aligned::AlignedBuf;
 use ferric_sys::block_dev::{BlockDev, BlockDevError, DirectIo};
+use ferric_types::Progress;
 
 use super::error::ImageError;
 use super::place::Place;
+use super::read_back::Sums;
 
 /// How much of the beginning is held back.
 pub(super) const HEAD_BYTES: u64 = 1 << 20;
@@ -56,6 +59,8 @@ pub(super) struct Target<'a> {
     tail: Mutex<Held>,
     written_bytes: AtomicU64,
     zeroed_bytes: AtomicU64,
+    /// What was written, when it is to be read back.
+    sums: Option<Sums>,
 }
 
 impl<'a> Target<'a> {
@@ -82,22 +87,39 @@ impl<'a> Target<'a> {
             tail: held(tail_start, size),
             written_bytes: AtomicU64::new(0),
             zeroed_bytes: AtomicU64::new(0),
+            sums: None,
         })
+    }
+
+    /// Has everything noted that is written, and read back by [`Target::read_back`] and [`Target::finish`].
+    pub(super) fn reading_back(mut self) -> Self {
+        self.sums = Some(Sums::new(self.dev.size_bytes()));
+        self
+    }
+
+    /// Whether bytes for `offset` can be written from where they lie.
+    pub(super) fn takes_directly(&self, offset: u64, bytes: &[u8]) -> bool {
+        let numbers =
+            [offset, u64::try_from(bytes.len()).unwrap_or(1), u64::try_from(bytes.as_ptr().addr()).unwrap_or(1)];
+        numbers.iter().all(|number| number.is_multiple_of(self.dev.logical_sector().into()))
     }
 
     pub(super) const fn dev(&self) -> &BlockDev {
         self.dev
     }
 
-    /// Whether this is not a whole disk.
-    pub(super) const fn is_partition(&self) -> bool {
-        matches!(self.place, Place::Partition(_))
+    /// Whether the first bytes of an image matter before it is written.
+    pub(super) const fn judges_head(&self) -> bool {
+        !matches!(self.place, Place::Disk)
     }
 
     /// Refuses an image with these first bytes where it has no business.
     pub(super) fn check_head(&self, head: &[u8]) -> Result<(), ImageError> {
         if self.place.is_wrong_for(head) {
             return Err(ImageError::NestedTable { device: self.dev.path().to_owned() });
+        }
+        if let Place::Judged(judge) = self.place {
+            judge(head).map_err(ImageError::Place)?;
         }
         Ok(())
     }
@@ -143,6 +165,9 @@ impl<'a> Target<'a> {
         }
         let len_bytes = u64::try_from(middle.len()).unwrap_or_default();
         let offset = offset - len_bytes;
+        if let Some(sums) = &self.sums {
+            sums.add(offset, middle);
+        }
         if self.zeroes_efficiently && is_zero(middle) {
             self.device(|dev| dev.zero_range(offset, len_bytes))?;
             self.zeroed_bytes.fetch_add(len_bytes, Ordering::Relaxed);
@@ -172,11 +197,29 @@ impl<'a> Target<'a> {
         self.device(BlockDev::flush)
     }
 
+    /// Reads everything but the two ends back, from the medium, when that was asked for. `image_bytes` is the size of the
+    /// disk in the image. To be called after [`Target::flush`].
+    pub(super) fn read_back(&self, image_bytes: u64, progress: &Progress) -> Result<(), ImageError> {
+        let Some(sums) = &self.sums else { return Ok(()) };
+        let end = image_bytes.next_multiple_of(self.dev.logical_sector().into()).min(self.tail_start);
+        progress.phase("read back", Some(end.saturating_sub(self.head_end)));
+        let read = |offset, place: &mut [u8]| self.device(|_| self.direct.read_at(offset, place));
+        match sums.find_difference(self.head_end, end, progress, &read)? {
+            Some((from, to)) => Err(self.differs(from, to)),
+            None => Ok(()),
+        }
+    }
+
+    fn differs(&self, from: u64, to: u64) -> ImageError {
+        ImageError::ReadBack { device: self.dev.path().to_owned(), from, to }
+    }
+
     /// Writes the two ends, the head last of all. To be called when the image is known to be good and flushed.
     /// When it fails the head is zeroed again.
     pub(super) fn finish(&self) -> Result<(), ImageError> {
         let (head, tail) = (lock(&self.head), lock(&self.tail));
         let written = self.check_head(&head.bytes).and_then(|()| self.write_ends(&head, &tail));
+        let written = written.and_then(|()| [&*tail, &*head].into_iter().try_for_each(|end| self.read_end_back(end)));
         if written.is_err() {
             // The first error is the one to report; if the disk is gone there is nothing to zero.
             let _cleared = self.clear();
@@ -193,6 +236,16 @@ impl<'a> Target<'a> {
         let held_bytes = head.end() - head.start + if tail.touched { tail.end() - tail.start } else { 0 };
         self.written_bytes.fetch_add(held_bytes, Ordering::Relaxed);
         self.device(BlockDev::flush)
+    }
+
+    fn read_end_back(&self, held: &Held) -> Result<(), ImageError> {
+        if self.sums.is_none() || !held.touched {
+            return Ok(());
+        }
+        let mut memory = AlignedBuf::zeroed(held.bytes.len());
+        let place = memory.get_mut(..held.bytes.len()).unwrap_or_default();
+        self.device(|_| self.direct.read_at(held.start, place))?;
+        if *place == *held.bytes { Ok(()) } else { Err(self.differs(held.start, held.end().saturating_sub(1))) }
     }
 
     fn device<T>(&self, action: impl FnOnce(&BlockDev) -> Result<T, BlockDevError>) -> Result<T, ImageError> {

@@ -138,6 +138,7 @@ pub(super) fn spec(file: &[u8], disk_format: Option<&str>) -> ImageSpec {
         permitted_formats: vec![Format::Raw, Format::Gpt, Format::Qcow2],
         deep_inspection: true,
         unpack_bytes: 16 << 20,
+        read_back: false,
     }
 }
 

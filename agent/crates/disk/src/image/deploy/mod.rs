@@ -60,6 +60,8 @@ pub struct ImageOptions {
     pub retry: RetryPolicy,
     /// Memory that may be used to unpack a compressed file, in bytes.
     pub unpack_bytes: u64,
+    /// Whether what was written is read back from the disk and compared.
+    pub read_back: bool,
 }
 
 /// Downloads the image that `info` describes and writes it to a disk. A download that fails or has the wrong checksum is
@@ -142,6 +144,7 @@ fn attempt(
         permitted_formats: options.permitted_formats.clone(),
         deep_inspection: options.deep_inspection,
         unpack_bytes: options.unpack_bytes,
+        read_back: options.read_back,
     };
     let mut source = open_first(info.id(), requests, fetch)?;
     write_to(source.as_mut(), &spec, device, place, progress)

@@ -18,6 +18,7 @@ fn options(tries: u32) -> ImageOptions {
         auth: ServerAuth::default(),
         retry: RetryPolicy { tries, interval: Duration::ZERO },
         unpack_bytes: 8 << 20,
+        read_back: false,
     }
 }
 

@@ -4,6 +4,7 @@ use std::io::BufRead;
 
 use super::table::{Extent, Kind, MARKER_BYTES, marked_len};
 use super::{Header, Qcow2Error};
+use crate::image::download::Chunks;
 use crate::image::error::ImageError;
 use crate::image::sink::Sink;
 
@@ -55,7 +56,7 @@ impl<'a> Copier<'a> {
     /// Handles all extents that `tables` gives.
     pub(super) fn run(
         &mut self,
-        file: &mut dyn BufRead,
+        file: &mut Chunks,
         tables: &mut dyn Tables,
         sink: &mut Sink<'_>,
     ) -> Result<(), ImageError> {
@@ -77,19 +78,23 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Reads the rest of what `file` has.
-    pub(super) fn finish(&mut self, file: &mut dyn BufRead) -> Result<(), ImageError> {
+    /// Reads the rest of what `file` has. A next part of the file may begin within the last cluster of this one.
+    pub(super) fn finish(&mut self, file: &mut Chunks) -> Result<(), ImageError> {
+        let longest = usize::try_from(self.header.longest_packed()).unwrap_or(usize::MAX);
+        let keep = self.keep.max(longest);
         loop {
-            let len = self.fill(file)?.len();
+            let bytes = self.fill(file)?;
+            let len = bytes.len();
             if len == 0 {
                 return Ok(());
             }
+            remember(&mut self.recent, keep, bytes);
             file.consume(len);
             self.position += u64::try_from(len).unwrap_or_default();
         }
     }
 
-    fn advance_to(&mut self, file: &mut dyn BufRead, host: u64) -> Result<(), ImageError> {
+    fn advance_to(&mut self, file: &mut Chunks, host: u64) -> Result<(), ImageError> {
         while self.position < host {
             let bytes = self.fill(file)?;
             let len = bytes.len().min(usize::try_from(host - self.position).unwrap_or(usize::MAX));
@@ -105,7 +110,7 @@ impl<'a> Copier<'a> {
 
     fn table(
         &mut self,
-        file: &mut dyn BufRead,
+        file: &mut Chunks,
         extent: Extent,
         tables: &mut dyn Tables,
         sink: &mut Sink<'_>,
@@ -121,7 +126,7 @@ impl<'a> Copier<'a> {
         tables.table(extent, bytes, passed, sink)
     }
 
-    fn fill<'c>(&self, file: &'c mut dyn BufRead) -> Result<&'c [u8], ImageError> {
+    fn fill<'c>(&self, file: &'c mut Chunks) -> Result<&'c [u8], ImageError> {
         file.fill_buf().map_err(|error| ImageError::from_stream(self.id, error))
     }
 
@@ -131,32 +136,31 @@ impl<'a> Copier<'a> {
     }
 
     /// Whole clusters. The file may end within the last one: what is missing reads as zeroes.
-    fn data(&mut self, file: &mut dyn BufRead, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    fn data(&mut self, file: &mut Chunks, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
         let cluster_bytes = self.header.cluster_bytes();
         let on_disk = self.header.virtual_bytes.saturating_sub(extent.guest);
         let total = (u64::from(extent.len) * cluster_bytes).min(on_disk);
         let mut done = 0;
         while done < total {
-            let bytes = self.fill(file)?;
-            let len = bytes.len().min(usize::try_from(total - done).unwrap_or(usize::MAX));
-            let Some(bytes) = bytes.get(..len).filter(|bytes| !bytes.is_empty()) else {
+            let most = usize::try_from(total - done).unwrap_or(usize::MAX);
+            let Some(piece) = file.next(most).map_err(|error| ImageError::from_stream(self.id, error))? else {
                 if done == 0 || total - done >= cluster_bytes {
                     return Err(self.cut_short());
                 }
                 return sink.zero(extent.guest + done, total - done);
             };
-            sink.write(extent.guest + done, bytes)?;
-            remember(&mut self.recent, self.keep, bytes);
-            file.consume(len);
-            let len = u64::try_from(len).unwrap_or_default();
+            let len = u64::try_from(piece.len()).unwrap_or_default();
+            remember(&mut self.recent, self.keep, &piece);
+            sink.write_piece(extent.guest + done, piece)?;
             done += len;
             self.position += len;
         }
         Ok(())
     }
 
-    /// A compressed cluster, which may begin within the last sector of the one before it.
-    fn packed(&mut self, file: &mut dyn BufRead, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    /// A compressed cluster, which may begin within the last sector of the one before it. Most are in one piece, which
+    /// stays to be read for that reason; others are put together behind the recent bytes.
+    fn packed(&mut self, file: &mut Chunks, extent: Extent, sink: &mut Sink<'_>) -> Result<(), ImageError> {
         if extent.host < self.oldest() {
             return Err(ImageError::Broken(Qcow2Error::Overlap { offset: extent.host }));
         }
@@ -166,35 +170,70 @@ impl<'a> Copier<'a> {
         if self.recent.len() > 2 * self.keep.max(have) {
             self.forget(self.keep.max(have));
         }
-        let start = self.recent.len().saturating_sub(have);
         let header = self.header;
-        let longest = header.longest_packed();
-        let mut wanted = usize::try_from(u64::from(extent.len).min(longest)).unwrap_or(usize::MAX);
-        let mut skip = 0;
+        let len = header.cluster_bytes().min(header.virtual_bytes.saturating_sub(extent.guest));
+        let len = usize::try_from(len).unwrap_or_default();
+        let (mut wanted, mut skip) = (u64::from(extent.len).min(header.longest_packed()), 0);
         if header.has_markers() {
             skip = MARKER_BYTES;
-            let marker = self.collect_from(file, start, MARKER_BYTES)?;
-            wanted =
-                MARKER_BYTES + marked_len(marker, header, extent.guest, extent.host).map_err(ImageError::Broken)?;
+            let marker = self.look_at(file, have, MARKER_BYTES, |marker| {
+                marked_len(marker, header, extent.guest, extent.host).map_err(ImageError::Broken)
+            })?;
+            wanted = u64::try_from(MARKER_BYTES + marker).unwrap_or(u64::MAX);
         }
-        let packed = self.collect_from(file, start, wanted)?.get(skip..).unwrap_or_default();
-        if packed.is_empty() {
-            return Err(ImageError::Broken(Qcow2Error::CutShort { offset: extent.host }));
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+        if have == 0
+            && let Some(piece) = file.peek(wanted).map_err(|error| ImageError::from_stream(self.id, error))?
+        {
+            return sink.unpack_piece(extent.guest, len, piece.part(skip, wanted));
         }
-        let len = header.cluster_bytes().min(header.virtual_bytes.saturating_sub(extent.guest));
-        sink.unpack(extent.guest, usize::try_from(len).unwrap_or_default(), packed)
+        self.look_at(file, have, wanted, |bytes| {
+            let packed = bytes.get(skip..).unwrap_or_default();
+            if packed.is_empty() {
+                return Err(ImageError::Broken(Qcow2Error::CutShort { offset: extent.host }));
+            }
+            sink.unpack(extent.guest, len, packed)
+        })
     }
 
-    /// Up to `wanted` bytes from the place `start` of the recent ones on, read as needed; fewer when the file ends.
-    fn collect_from(&mut self, file: &mut dyn BufRead, start: usize, wanted: usize) -> Result<&[u8], ImageError> {
-        let have = self.recent.len().saturating_sub(start);
-        self.collect(file, u64::try_from(wanted.saturating_sub(have)).unwrap_or_default())?;
+    /// Gives `visit` up to `wanted` bytes, of which `have` have gone by already; fewer when the file ends. What the block at
+    /// hand has of them stays to be read.
+    fn look_at<T>(
+        &mut self,
+        file: &mut Chunks,
+        have: usize,
+        wanted: usize,
+        visit: impl FnOnce(&[u8]) -> Result<T, ImageError>,
+    ) -> Result<T, ImageError> {
+        let start = self.recent.len().saturating_sub(have);
+        let mut ahead = 0;
+        loop {
+            let missing = wanted.saturating_sub(self.recent.len() - start);
+            if missing == 0 {
+                break;
+            }
+            let bytes = self.fill(file)?;
+            if let Some(bytes) = bytes.get(..missing) {
+                self.recent.extend_from_slice(bytes);
+                ahead = missing;
+                break;
+            }
+            let len = bytes.len();
+            if len == 0 {
+                break;
+            }
+            self.recent.extend_from_slice(bytes);
+            file.consume(len);
+            self.position += u64::try_from(len).unwrap_or_default();
+        }
         let bytes = self.recent.get(start..).unwrap_or_default();
-        Ok(bytes.get(..wanted).unwrap_or(bytes))
+        let result = visit(bytes.get(..wanted).unwrap_or(bytes));
+        self.recent.truncate(self.recent.len() - ahead);
+        result
     }
 
     /// Adds up to `count` bytes to the recent ones; fewer when the file ends.
-    fn collect(&mut self, file: &mut dyn BufRead, count: u64) -> Result<(), ImageError> {
+    fn collect(&mut self, file: &mut Chunks, count: u64) -> Result<(), ImageError> {
         let mut left = usize::try_from(count).unwrap_or(usize::MAX);
         while left > 0 {
             let bytes = self.fill(file)?;

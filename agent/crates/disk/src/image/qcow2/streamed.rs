@@ -2,12 +2,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::io::BufRead;
 
 use super::copy::{Copier, Passed, Tables};
 use super::effort::Effort;
 use super::table::{Entry, Extent, Kind, Piece, Runs, entries, l1_entry};
 use super::{Header, Qcow2Error};
+use crate::image::download::Chunks;
 use crate::image::error::ImageError;
 use crate::image::sink::Sink;
 
@@ -24,7 +24,7 @@ pub(in crate::image) fn write_streamed(
     id: &str,
     header: &Header,
     max_extents: usize,
-    file: &mut dyn BufRead,
+    file: &mut Chunks,
     sink: &mut Sink<'_>,
 ) -> Result<(), ImageError> {
     let l1_bytes = header.l1_entries * header.entry_bytes();

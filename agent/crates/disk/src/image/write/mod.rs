@@ -7,7 +7,7 @@ use ferric_types::Progress;
 
 use super::checksum::Checksum;
 use super::compressed::{FileCompression, TAIL_BYTES, Unpacked, least_bytes};
-use super::download::{Tally, pump};
+use super::download::{Chunks, Tally, pump};
 use super::error::ImageError;
 use super::format::{Format, FormatError, PROBE_BYTES, Reader, check_content, choose};
 use super::place::Place;
@@ -34,6 +34,8 @@ pub struct ImageSpec {
     pub deep_inspection: bool,
     /// Memory that may be used to unpack a compressed file, in bytes.
     pub unpack_bytes: u64,
+    /// Whether what was written is read back from the disk and compared.
+    pub read_back: bool,
 }
 
 impl ImageSpec {
@@ -85,7 +87,9 @@ pub(super) fn write_to(
     place: Place<'_>,
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
-    write_target(source, spec, &Target::new(device, place)?, progress, MAX_EXTENTS)
+    let target = Target::new(device, place)?;
+    let target = if spec.read_back { target.reading_back() } else { target };
+    write_target(source, spec, &target, progress, MAX_EXTENTS)
 }
 
 /// [`write_to`] with a limit to the extents of a qcow2 file that are kept in memory.
@@ -116,9 +120,10 @@ fn write_target(
             target.flush()?;
             let downloaded_bytes = tally.bytes;
             let checksum = attempt.verify(size_bytes, tally)?;
+            let Content { format, virtual_bytes } = content;
+            target.read_back(virtual_bytes, progress)?;
             target.finish()?;
             let (written_bytes, zeroed_bytes) = target.counts();
-            let Content { format, virtual_bytes } = content;
             Ok(WriteReport { format, virtual_bytes, downloaded_bytes, written_bytes, zeroed_bytes, checksum })
         }
     }
@@ -159,7 +164,7 @@ impl Attempt<'_> {
                 drop(prefix);
                 self.progress.phase("write", Some(file_bytes));
                 let stream = source.stream(0).map_err(|source| self.download_error(source))?;
-                pump(stream, tally, self.progress, |chunks| self.raw(chunks))?
+                pump(stream, tally, self.progress, |chunks| self.raw_file(chunks))?
             }
             Reader::Compressed(compression) => {
                 let tail = self.tail(source, file_bytes, TAIL_BYTES)?;
@@ -197,7 +202,7 @@ impl Attempt<'_> {
                     file_bytes,
                     max_extents: self.max_extents,
                 };
-                if self.target.is_partition() {
+                if self.target.judges_head() {
                     self.target.check_head(&image.first_bytes(source)?)?;
                 }
                 sink::run(self.target, clusters(&header), |sink| {
@@ -223,7 +228,7 @@ impl Attempt<'_> {
                 Reader::Raw => {
                     self.check_size(size_bytes.unwrap_or_default())?;
                     self.target.check_head(prefix)?;
-                    self.raw(chunks)?
+                    self.raw_file(chunks)?
                 }
                 Reader::Compressed(compression) => {
                     self.check_size(least_bytes(compression, prefix, &[]))?;
@@ -303,7 +308,24 @@ impl Attempt<'_> {
         Ok(Content { format, virtual_bytes })
     }
 
-    /// Writes the bytes as they are; says how many there were.
+    /// Writes the bytes of a file as they are; says how many there were.
+    fn raw_file(&self, file: &mut Chunks) -> Result<u64, ImageError> {
+        sink::run(self.target, NO_CLUSTERS, |sink| {
+            let mut offset = 0;
+            while let Some(piece) =
+                file.next(usize::MAX).map_err(|error| ImageError::from_stream(&self.spec.id, error))?
+            {
+                let end = offset + u64::try_from(piece.len()).unwrap_or_default();
+                self.check_size(end)?;
+                sink.write_piece(offset, piece)?;
+                offset = end;
+            }
+            self.pad(offset, sink)?;
+            Ok(offset)
+        })
+    }
+
+    /// The same for content that is made from the file.
     fn raw(&self, file: &mut dyn BufRead) -> Result<u64, ImageError> {
         sink::run(self.target, NO_CLUSTERS, |sink| {
             let mut offset = 0;
