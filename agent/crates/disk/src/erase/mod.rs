@@ -1,58 +1,65 @@
-//! Erasing a whole disk and proving it: overwrite passes, then zeroes, then samples read back from the medium.
+//! Erasing whole disks and proving it.
+//!
+//! [`plan`](plan()) decides from what a disk says of itself ([`Facts`]) what is tried: erasing by the disk's own firmware (NVMe
+//! Format and Sanitize, the security feature set of ATA, SCSI SANITIZE), discarding where that certainly leaves zeroes, or
+//! overwrite passes, then zeroes. Samples are read back from the medium whatever the disk says.
 //!
 //! A pass of zeroes goes through the kernel's "zero out", which uses the device's own WRITE ZEROES (or a discard that
-//! is known to read back zeroes) where it has one, and writes zeroes otherwise. Secure erase by the drive's firmware
-//! (ATA, NVMe) is not done here.
+//! is known to read back zeroes) where it has one, and writes zeroes otherwise.
+//!
+//! QEMU emulates neither NVMe Sanitize nor the security of ATA nor SCSI SANITIZE: these are tested with pages and state
+//! machines made from the standards, and not on a booted machine.
 
+mod firmware;
+mod overwrite;
 mod pattern;
+mod plan;
 mod samples;
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
 
-use ferric_sys::aligned::AlignedBuf;
 use ferric_sys::block_dev::{BlockDev, BlockDevError};
-use ferric_types::{ErrorClass, Progress};
+use ferric_types::error::chain;
+use ferric_types::{DiskProgress, ErrorClass};
 use serde::Serialize;
 
-use pattern::Pattern;
+pub use firmware::ata::Security;
+pub use firmware::nvme::Controller;
+pub use firmware::scsi::{Offers, Sense};
+pub use firmware::{Bus, Drive, Facts, Firmware, FirmwareError};
+pub use plan::{Method, Passes, Plan, Policy, Refusal, Sanitization, Sanitize, plan};
+
+use firmware::{ata, nvme, scsi};
+use overwrite::Stopped;
 use samples::Samples;
 
-/// Bytes of one write.
-const CHUNK_BYTES: u64 = 1 << 20;
-/// Bytes of one zeroing request, so that progress shows.
-const ZERO_BYTES: u64 = 64 << 20;
-/// How often a failing request is tried: arrays that still initialise fail for a while (pitfall B2).
-const TRIES: u32 = 4;
-
-/// What to do to a disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EraseOptions {
-    /// Passes of random bytes.
-    pub iterations: u32,
-    /// Whether a pass of zeroes comes last.
-    pub zeroize: bool,
-}
-
-impl EraseOptions {
-    /// Bytes that erasing a disk of this size handles, for progress.
-    pub fn work_bytes(&self, size_bytes: u64) -> u64 {
-        size_bytes.saturating_mul(u64::from(self.iterations) + u64::from(self.zeroize))
-    }
-}
-
 /// Proof of an erasure.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EraseVerdict {
+    /// What the node's settings want for such a disk.
+    pub asked: &'static str,
+    /// What erased it.
+    pub method: &'static str,
+    /// What that counts as.
+    pub sanitization: Sanitization,
     /// Passes of random bytes.
     pub random_passes: u32,
-    /// Whether zeroes were written last.
+    /// Whether it holds zeroes now.
     pub zeroed: bool,
     /// Bytes of the disk.
     pub bytes: u64,
-    /// Places that were read back and hold what they should.
+    /// How long it took.
+    pub seconds: f64,
+    /// Whether samples were read back from the medium and hold what they should.
+    pub verified: bool,
+    /// How many.
     pub samples_checked: usize,
+    /// What was tried before, and what came of it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failed_before: Vec<String>,
 }
 
 /// A disk could not be erased.
@@ -82,13 +89,49 @@ pub enum EraseError {
         #[source]
         source: io::Error,
     },
-    /// The disk said that it had written, and has not.
-    #[error("{} still holds old data at byte {offset} after it was erased", path.display())]
+    /// The disk said that it had erased or written, and has not.
+    #[error("{} still holds old data at byte {offset} after it was erased by {method}", path.display())]
     NotErased {
         /// Disk.
         path: PathBuf,
         /// First place found.
         offset: u64,
+        /// By what.
+        method: &'static str,
+    },
+    /// The disk did not erase itself.
+    #[error("erasing {} by {method}", path.display())]
+    Firmware {
+        /// Disk.
+        path: PathBuf,
+        /// By what.
+        method: &'static str,
+        /// Reason; several namespaces of a controller share it.
+        #[source]
+        source: Arc<FirmwareError>,
+    },
+    /// It is not to be told to erase itself, and the node does not allow to overwrite it instead.
+    #[error(
+        "Block device {} cannot be erased by {method}; agent_continue_if_secure_erase_failed would have it overwritten",
+        path.display()
+    )]
+    Refused {
+        /// Disk.
+        path: PathBuf,
+        /// By what.
+        method: &'static str,
+        /// Reason.
+        #[source]
+        source: Refusal,
+    },
+    /// Several ways failed.
+    #[error("{earlier}; then")]
+    Again {
+        /// What was tried before the last.
+        earlier: String,
+        /// The last.
+        #[source]
+        source: Box<EraseError>,
     },
 }
 
@@ -99,141 +142,236 @@ impl EraseError {
     }
 }
 
-/// Erases a disk and reads samples back. `progress` counts bytes; the caller has named the phase.
-///
-/// # Errors
-/// Any [`EraseError`]. The disk then holds a mix of old data and new.
-pub fn erase_device(dev: &BlockDev, options: EraseOptions, progress: &Progress) -> Result<EraseVerdict, EraseError> {
-    let path = || dev.path().to_owned();
-    let device = |source| EraseError::Device { path: path(), source };
-    let prepare = |source| EraseError::Prepare { path: path(), source };
-    if options.work_bytes(1) == 0 {
-        return Err(EraseError::Nothing { path: path() });
+/// A disk to be erased; opened for oneself.
+#[derive(Clone, Copy)]
+pub struct Target<'a> {
+    /// The disk.
+    pub dev: &'a BlockDev,
+    /// Where its firmware gets commands: the same as a rule.
+    pub firmware: &'a dyn Firmware,
+    /// Where its progress goes.
+    pub progress: &'a DiskProgress,
+    /// Whether it is a magnetic disk.
+    pub rotational: bool,
+}
+
+impl std::fmt::Debug for Target<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").field("dev", &self.dev.path()).finish_non_exhaustive()
     }
-    let mut samples = Samples::take(dev).map_err(device)?;
-    for pass in 1..=options.iterations {
-        tracing::info!(device = %dev.path().display(), pass, "overwriting with random bytes");
-        let pattern = Pattern::random().map_err(prepare)?;
-        overwrite(dev, pattern, progress).map_err(device)?;
-        dev.flush().map_err(device)?;
-        samples.must_have_changed(dev).map_err(device)?.map_or(Ok(()), |offset| not_erased(dev, offset))?;
-        samples = Samples::take(dev).map_err(device)?;
-    }
-    if options.zeroize {
-        tracing::info!(device = %dev.path().display(), "writing zeroes");
-        zero(dev, progress).map_err(device)?;
-        dev.flush().map_err(device)?;
-        samples.must_be_zero(dev).map_err(device)?.map_or(Ok(()), |offset| not_erased(dev, offset))?;
-    }
-    Ok(EraseVerdict {
-        random_passes: options.iterations,
-        zeroed: options.zeroize,
-        bytes: dev.size_bytes(),
-        samples_checked: samples.len(),
+}
+
+/// Erases disks one after the other: a single one, or the namespaces of one NVMe controller, on which some commands hit
+/// all. `spared` names namespaces of that controller that are not among them. One that fails does not stop the others.
+pub fn erase(
+    targets: &[Target<'_>],
+    bus: Bus,
+    spared: &[String],
+    policy: &Policy,
+) -> Vec<Result<EraseVerdict, EraseError>> {
+    // Before anything is erased: what hits all leaves nothing to compare with.
+    let begun: Vec<(Facts, Result<Samples, BlockDevError>)> =
+        targets.iter().map(|target| (Facts::ask(target.firmware, bus, policy), Samples::take(target.dev))).collect();
+    let ids: Vec<u32> = begun
+        .iter()
+        .filter_map(|(facts, _)| match &facts.drive {
+            Drive::Nvme(controller) => Some(controller.nsid),
+            _ => None,
+        })
+        .collect();
+    let mut of_all = Vec::new();
+    let each = targets.iter().zip(begun);
+    each.map(|(target, (facts, samples))| {
+        let unlisted = unlisted(&facts, &ids);
+        let plan = plan(&facts, policy, if spared.is_empty() { &unlisted } else { spared });
+        Job { target, facts: &facts, policy, of_all: &mut of_all }.run(samples, &plan)
     })
+    .collect()
 }
 
-fn not_erased(dev: &BlockDev, offset: u64) -> Result<(), EraseError> {
-    Err(EraseError::NotErased { path: dev.path().to_owned(), offset })
+/// Namespaces of the controller that are no disks of this machine, or do not answer.
+fn unlisted(facts: &Facts, ids: &[u32]) -> Vec<String> {
+    let Drive::Nvme(controller) = &facts.drive else { return Vec::new() };
+    controller.namespaces.iter().filter(|id| !ids.contains(id)).map(|id| format!("namespace {id}")).collect()
 }
 
-fn overwrite(dev: &BlockDev, mut pattern: Pattern, progress: &Progress) -> Result<(), BlockDevError> {
-    let mut buffer = AlignedBuf::zeroed(usize::try_from(CHUNK_BYTES).unwrap_or(1 << 20));
-    let direct = dev.direct()?;
-    let mut offset = 0;
-    while offset < dev.size_bytes() {
-        let len = CHUNK_BYTES.min(dev.size_bytes() - offset);
-        pattern.fill(&mut buffer);
-        let bytes = usize::try_from(len).ok().and_then(|len| buffer.get(..len)).unwrap_or(&buffer);
-        with_patience(|| direct.write_at(offset, bytes))?;
-        progress.add(len);
-        offset += len;
+/// How commands that hit all namespaces ended.
+type OfAll = Vec<(Method, Result<(), Arc<FirmwareError>>)>;
+
+struct Job<'a> {
+    target: &'a Target<'a>,
+    facts: &'a Facts,
+    policy: &'a Policy,
+    of_all: &'a mut OfAll,
+}
+
+impl Job<'_> {
+    fn path(&self) -> PathBuf {
+        self.target.dev.path().to_owned()
     }
-    Ok(())
-}
 
-fn zero(dev: &BlockDev, progress: &Progress) -> Result<(), BlockDevError> {
-    let mut offset = 0;
-    while offset < dev.size_bytes() {
-        let len = ZERO_BYTES.min(dev.size_bytes() - offset);
-        with_patience(|| dev.zero_range(offset, len))?;
-        progress.add(len);
-        offset += len;
+    fn device(&self) -> impl Fn(BlockDevError) -> EraseError {
+        let path = self.path();
+        move |source| EraseError::Device { path: path.clone(), source }
     }
-    Ok(())
-}
 
-/// Tries again after a medium error, with growing pauses.
-fn with_patience(mut work: impl FnMut() -> Result<(), BlockDevError>) -> Result<(), BlockDevError> {
-    let mut pause = Duration::from_millis(500);
-    for _again in 1..TRIES {
-        match work() {
-            Err(error) if error.is_medium_error() => {
-                tracing::warn!(error = ferric_types::error::chain(&error), "trying again");
-                std::thread::sleep(pause);
-                pause *= 2;
+    fn run(mut self, samples: Result<Samples, BlockDevError>, plan: &Plan) -> Result<EraseVerdict, EraseError> {
+        let began = Instant::now();
+        let mut failed_before = Vec::new();
+        if let Some(refusal) = &plan.refusal {
+            let refused = EraseError::Refused { path: self.path(), method: plan.asked.name(), source: refusal.clone() };
+            if plan.methods.is_empty() {
+                return Err(refused);
             }
-            result => return result,
+            tracing::warn!(device = %self.target.dev.path().display(), reason = %refusal, "overwriting instead");
+            failed_before.push(format!("{}: {refusal}", plan.asked.name()));
+        }
+        // A locked disk cannot be read, and is erased all the same.
+        let samples = match samples {
+            Ok(samples) => Some(samples),
+            Err(error) if plan.methods.first() == Some(&Method::Overwrite) => return Err(self.device()(error)),
+            Err(error) => {
+                tracing::warn!(reason = chain(&error), "there is nothing to compare with after erasing");
+                None
+            }
+        };
+        let mut last = None;
+        for method in &plan.methods {
+            tracing::info!(device = %self.target.dev.path().display(), method = method.name(), "erasing");
+            match self.try_method(*method, samples.as_ref()) {
+                Ok(samples_checked) => {
+                    let overwritten = *method == Method::Overwrite;
+                    let tenths = u32::try_from(began.elapsed().as_millis() / 100).unwrap_or(u32::MAX);
+                    return Ok(EraseVerdict {
+                        asked: plan.asked.name(),
+                        method: method.name(),
+                        sanitization: method.sanitization(self.target.rotational),
+                        random_passes: if overwritten { self.policy.passes.iterations } else { 0 },
+                        zeroed: *method == Method::Discard || overwritten && self.policy.passes.zeroize,
+                        bytes: self.target.dev.size_bytes(),
+                        seconds: f64::from(tenths) / 10.0,
+                        verified: samples_checked > 0,
+                        samples_checked,
+                        failed_before,
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(error = chain(&error), "this did not erase the disk");
+                    failed_before.push(chain(&error));
+                    last = Some(error);
+                }
+            }
+        }
+        let error = last.unwrap_or(EraseError::Nothing { path: self.path() });
+        failed_before.pop();
+        Err(if failed_before.is_empty() {
+            error
+        } else {
+            EraseError::Again { earlier: failed_before.join("; then "), source: Box::new(error) }
+        })
+    }
+
+    /// Erases by one method; gives how many places were looked at afterwards.
+    fn try_method(&mut self, method: Method, samples: Option<&Samples>) -> Result<usize, EraseError> {
+        let Target { dev, progress, .. } = *self.target;
+        match method {
+            Method::Overwrite => self.overwrite(),
+            Method::Discard => {
+                progress.begin(method.name(), None);
+                overwrite::discard(dev, progress).map_err(self.device())?;
+                dev.flush().map_err(self.device())?;
+                let samples = Samples::take(dev).map_err(self.device())?;
+                self.none_left(samples.must_be_zero(dev).map_err(self.device())?, method)?;
+                Ok(samples.len())
+            }
+            Method::NvmeSanitize(_)
+            | Method::NvmeFormat { .. }
+            | Method::AtaSecurityErase { .. }
+            | Method::ScsiSanitize(_) => {
+                self.by_firmware(method).map_err(|source| EraseError::Firmware {
+                    path: self.path(),
+                    method: method.name(),
+                    source,
+                })?;
+                // What the kernel has read before must not be taken for what is on the disk.
+                dev.flush().map_err(self.device())?;
+                match samples {
+                    Some(samples) => {
+                        self.none_left(samples.must_be_gone(dev).map_err(self.device())?, method)?;
+                        Ok(samples.len())
+                    }
+                    // At least it can be read again.
+                    None => Ok(Samples::take(dev).map_err(self.device())?.len()),
+                }
+            }
         }
     }
-    work()
+
+    fn none_left(&self, found: Option<u64>, method: Method) -> Result<(), EraseError> {
+        match found {
+            None => Ok(()),
+            Some(offset) => Err(EraseError::NotErased { path: self.path(), offset, method: method.name() }),
+        }
+    }
+
+    fn by_firmware(&mut self, method: Method) -> Result<(), Arc<FirmwareError>> {
+        let known = self.of_all.iter().find(|(done, _)| *done == method && method.hits_all());
+        if let Some((_, outcome)) = known {
+            return outcome.clone();
+        }
+        let Target { firmware, progress, .. } = *self.target;
+        let tell = |part| progress.tell(part);
+        let expected = match (&self.facts.drive, method) {
+            (Drive::Ata(security), Method::AtaSecurityErase { enhanced }) => security.estimate_of(enhanced),
+            _ => None,
+        };
+        progress.begin(method.name(), expected);
+        let outcome = match (&self.facts.drive, method) {
+            (Drive::Nvme(controller), Method::NvmeFormat { crypto, all }) => {
+                nvme::format(firmware, controller, crypto, all)
+            }
+            (_, Method::NvmeSanitize(how)) => nvme::sanitize(firmware, how, &tell),
+            (_, Method::ScsiSanitize(how)) => scsi::sanitize(firmware, how, &tell),
+            (_, Method::AtaSecurityErase { enhanced }) => ata::erase(firmware, enhanced),
+            _ => Err(FirmwareError::NotOffered),
+        };
+        let outcome = outcome.map_err(Arc::new);
+        if method.hits_all() {
+            self.of_all.push((method, outcome.clone()));
+        }
+        outcome
+    }
+
+    /// Passes of random bytes, then of zeroes, each with samples read back.
+    fn overwrite(&self) -> Result<usize, EraseError> {
+        let Target { dev, progress, .. } = *self.target;
+        let device = self.device();
+        let Passes { iterations, zeroize } = self.policy.passes;
+        if iterations == 0 && !zeroize {
+            return Err(EraseError::Nothing { path: self.path() });
+        }
+        let mut samples = Samples::take(dev).map_err(&device)?;
+        for pass in 1..=iterations {
+            tracing::info!(device = %dev.path().display(), pass, "overwriting with random bytes");
+            progress.begin("overwrite", None);
+            overwrite::random(dev, progress).map_err(|stopped| match stopped {
+                Stopped::Device(source) => device(source),
+                Stopped::Randomness(source) => EraseError::Prepare { path: self.path(), source },
+            })?;
+            dev.flush().map_err(&device)?;
+            self.none_left(samples.must_have_changed(dev).map_err(&device)?, Method::Overwrite)?;
+            samples = Samples::take(dev).map_err(&device)?;
+        }
+        if zeroize {
+            tracing::info!(device = %dev.path().display(), "writing zeroes");
+            progress.begin("zeroes", None);
+            overwrite::zeroes(dev, progress).map_err(&device)?;
+            dev.flush().map_err(&device)?;
+            self.none_left(samples.must_be_zero(dev).map_err(&device)?, Method::Overwrite)?;
+        }
+        Ok(samples.len())
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ferric_sys::block_dev::Access;
-    use ferric_sys::testing::disk::TestDisk;
-
-    const SIZE: u64 = (5 << 20) + 512;
-
-    fn erase(options: EraseOptions) -> (TestDisk, EraseVerdict) {
-        let disk = TestDisk::used(SIZE).unwrap();
-        let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
-        let progress = Progress::new();
-        progress.phase("erase", Some(options.work_bytes(SIZE)));
-        let verdict = erase_device(&dev, options, &progress).unwrap();
-        assert_eq!(progress.report().unwrap().done_bytes, options.work_bytes(SIZE));
-        (disk, verdict)
-    }
-
-    #[test]
-    fn the_last_pass_leaves_zeroes_everywhere() {
-        for iterations in [0, 2] {
-            let (disk, verdict) = erase(EraseOptions { iterations, zeroize: true });
-            assert!(std::fs::read(disk.path()).unwrap().iter().all(|byte| *byte == 0), "{iterations}");
-            assert!(verdict.samples_checked > 3 && verdict.zeroed, "{verdict:?}");
-        }
-    }
-
-    #[test]
-    fn random_passes_leave_nothing_of_the_old_data() {
-        let (disk, _) = erase(EraseOptions { iterations: 1, zeroize: false });
-        let bytes = std::fs::read(disk.path()).unwrap();
-        assert_eq!(u64::try_from(bytes.len()).unwrap(), SIZE);
-        for (index, sector) in bytes.chunks(512).enumerate() {
-            assert!(sector.iter().any(|byte| *byte != 0xa5), "sector {index}");
-        }
-        // Random bytes do not repeat from one MiB to the next.
-        assert!(bytes[..1 << 20] != bytes[1 << 20..2 << 20]);
-    }
-
-    #[test]
-    fn nothing_to_do_is_an_error() {
-        let disk = TestDisk::used(4096).unwrap();
-        let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
-        let error = erase_device(&dev, EraseOptions { iterations: 0, zeroize: false }, &Progress::new()).unwrap_err();
-        assert!(matches!(error, EraseError::Nothing { .. }), "{error}");
-    }
-
-    #[test]
-    fn a_disk_that_only_pretends_is_found_out() {
-        let disk = TestDisk::used(SIZE).unwrap();
-        let dev = BlockDev::open(disk.path(), Access::Exclusive).unwrap();
-        let samples = Samples::take(&dev).unwrap();
-        assert_eq!(samples.must_have_changed(&dev).unwrap(), Some(0));
-        assert_eq!(samples.must_be_zero(&dev).unwrap(), Some(0));
-        dev.zero_range(0, SIZE - 512).unwrap();
-        assert_eq!(samples.must_be_zero(&dev).unwrap(), Some(SIZE - 512));
-    }
-}
+mod tests;

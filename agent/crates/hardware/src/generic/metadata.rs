@@ -8,7 +8,7 @@ use ferric_sys::attr;
 use ferric_types::error::{CommandError, chain};
 use serde_json::{Value, json};
 
-use super::targets::{Targets, answer, arrays_of, arrays_on, checked, for_each_disk, reason_to_skip};
+use super::targets::{Outcomes, Targets, answer, arrays_of, arrays_on, checked, for_each_disk, reason_to_skip};
 use crate::context::StepContext;
 use crate::probe::disks::{Disk, DiskKind};
 
@@ -25,12 +25,17 @@ const CONCURRENCY: usize = 8;
 pub(super) fn erase_devices_metadata(context: &StepContext<'_>) -> Result<Value, CommandError> {
     let Targets { disks, kept_arrays } = checked(context)?;
     context.progress.phase("erase metadata", None);
+    // The reference agent answers null; what became of each disk is in the log.
+    answer("Erasing metadata", wipe_disks(context, disks, kept_arrays)).map(|_| Value::Null)
+}
+
+/// Wipes disks that have passed the checks, arrays first.
+pub(super) fn wipe_disks(context: &StepContext<'_>, disks: Vec<Disk>, kept_arrays: Vec<String>) -> Outcomes {
     let (arrays, members): (Vec<Disk>, Vec<Disk>) = disks.into_iter().partition(|disk| disk.kind == DiskKind::Raid);
     let seen: Vec<String> = arrays.iter().map(|array| array.kname.clone()).chain(kept_arrays).collect();
     let mut outcomes = for_each_disk(&arrays, CONCURRENCY, |disk| wipe_disk(context, disk, &seen));
     outcomes.extend(for_each_disk(&members, CONCURRENCY, |disk| wipe_disk(context, disk, &seen)));
-    // The reference agent answers null; what became of each disk is in the log.
-    answer("Erasing metadata", outcomes).map(|_| Value::Null)
+    outcomes
 }
 
 /// `seen` are the arrays that this step wipes or that are to be kept.

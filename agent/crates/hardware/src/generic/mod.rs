@@ -10,10 +10,12 @@ use crate::manager::{HardwareManager, HardwareSupport, Probes, Step};
 use crate::probe::{bmc, cpu, disks, memory, nics, system};
 
 pub mod bootc;
+mod certificate;
 pub mod deploy;
 mod erase;
 mod inject;
 mod metadata;
+mod nvram;
 mod partition;
 mod pstore;
 mod steps;

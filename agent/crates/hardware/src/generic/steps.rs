@@ -3,7 +3,7 @@
 use ferric_types::error::{CommandError, ErrorClass};
 use serde_json::{Map, Value, json};
 
-use super::{bootc, deploy, erase, inject, metadata, pstore};
+use super::{bootc, deploy, erase, inject, metadata, nvram, pstore};
 use crate::context::StepContext;
 use crate::manager::{Priorities, Priority, Step};
 
@@ -32,6 +32,15 @@ pub(super) const STEPS: &[Step] = &[
         run: |context, _| metadata::erase_devices_metadata(context),
     },
     Step {
+        name: "erase_devices_express",
+        interface: "deploy",
+        priorities: Priorities { clean: Some(Priority::Fixed(0)), ..Priorities::NONE },
+        reboot_requested: false,
+        abortable: Some(true),
+        args: &[],
+        run: |context, _| erase::erase_devices_express(context),
+    },
+    Step {
         name: "erase_pstore",
         interface: "deploy",
         priorities: Priorities { clean: Some(Priority::Fixed(0)), ..Priorities::NONE },
@@ -39,6 +48,19 @@ pub(super) const STEPS: &[Step] = &[
         abortable: Some(true),
         args: &[],
         run: |context, _| pstore::erase_pstore(context),
+    },
+    Step {
+        name: "clean_uefi_nvram",
+        interface: "deploy",
+        priorities: Priorities {
+            clean: Some(Priority::Fixed(0)),
+            deploy: Some(Priority::Fixed(0)),
+            ..Priorities::NONE
+        },
+        reboot_requested: false,
+        abortable: Some(true),
+        args: nvram::ARGS,
+        run: nvram::clean_uefi_nvram,
     },
     Step {
         name: "write_image",
@@ -104,12 +126,20 @@ mod tests {
 
     #[test]
     fn steps_are_announced_as_the_reference_agent_does() {
+        let nvram = |more: Value| {
+            let mut step = json!({"step": "clean_uefi_nvram", "priority": 0, "interface": "deploy", "reboot_requested": false,
+                "argsinfo": {"match_patterns": {"description": nvram::ARGS[0].description, "required": false}}});
+            step.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            step
+        };
         assert_eq!(
             announced(StepKind::Clean),
             json!([
                 {"step": "erase_devices", "priority": 10, "interface": "deploy", "reboot_requested": false, "abortable": true},
                 {"step": "erase_devices_metadata", "priority": 99, "interface": "deploy", "reboot_requested": false, "abortable": true},
+                {"step": "erase_devices_express", "priority": 0, "interface": "deploy", "reboot_requested": false, "abortable": true},
                 {"step": "erase_pstore", "priority": 0, "interface": "deploy", "reboot_requested": false, "abortable": true},
+                nvram(json!({"abortable": true})),
             ])
         );
         let inject = |priority| {
@@ -121,7 +151,7 @@ mod tests {
         };
         let plain = |step| json!({"step": step, "priority": 0, "interface": "deploy", "reboot_requested": false});
         let (write, bootc) = (plain("write_image"), plain("execute_bootc_install"));
-        assert_eq!(announced(StepKind::Deploy), json!([plain("erase_devices_metadata"), write, inject(0), bootc]));
+        assert_eq!(announced(StepKind::Deploy), json!([plain("erase_devices_metadata"), nvram(json!({})), write, inject(0), bootc]));
         assert_eq!(announced(StepKind::Service), json!([write, inject(0), bootc]));
         let settings = Settings { inject_files_priority: 55, ..Settings::default() };
         let step = STEPS.iter().find(|step| step.name == "inject_files").unwrap();

@@ -73,20 +73,47 @@ pub(super) fn for_each_disk(
     concurrency: usize,
     work: impl Fn(&Disk) -> Result<Value, String> + Sync,
 ) -> Outcomes {
-    let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(BTreeMap::new());
-    let worker = || {
-        while let Some(disk) = disks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = catch_unwind(AssertUnwindSafe(|| work(disk)))
-                .unwrap_or_else(|_| Err("the agent failed while working on it; see its log".to_owned()));
-            if let Err(reason) = &outcome {
-                tracing::error!(disk = disk.info.name, reason, "disk failed");
+    let alone: Vec<Vec<usize>> = (0..disks.len()).map(|index| vec![index]).collect();
+    for_each_group(disks, &alone, concurrency, |group, tell| {
+        for index in group {
+            if let Some(disk) = disks.get(*index) {
+                tell(*index, work(disk));
             }
-            outcomes.lock().unwrap_or_else(PoisonError::into_inner).insert(disk.info.name.clone(), outcome);
+        }
+    })
+}
+
+/// As [`for_each_disk`], for groups of disks, given by index, that are worked on together; `work` tells what became of
+/// each disk as soon as it knows. One of which it does not tell has failed.
+pub(super) fn for_each_group(
+    disks: &[Disk],
+    groups: &[Vec<usize>],
+    concurrency: usize,
+    work: impl Fn(&[usize], &dyn Fn(usize, Result<Value, String>)) + Sync,
+) -> Outcomes {
+    let next = AtomicUsize::new(0);
+    let outcomes: Mutex<Outcomes> = Mutex::new(BTreeMap::new());
+    let known = || outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+    let tell = |index: usize, outcome: Result<Value, String>| {
+        let Some(disk) = disks.get(index) else { return };
+        if let Err(reason) = &outcome {
+            tracing::error!(disk = disk.info.name, reason, "disk failed");
+        }
+        known().insert(disk.info.name.clone(), outcome);
+    };
+    let worker = || {
+        while let Some(group) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if catch_unwind(AssertUnwindSafe(|| work(group, &tell))).is_err() {
+                let untold =
+                    |index: &&usize| disks.get(**index).is_some_and(|disk| !known().contains_key(&disk.info.name));
+                for index in group.iter().filter(untold).copied().collect::<Vec<_>>() {
+                    tell(index, Err("the agent failed while working on it; see its log".to_owned()));
+                }
+            }
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..concurrency.clamp(1, disks.len().max(1)) {
+        for _ in 0..concurrency.clamp(1, groups.len().max(1)) {
             scope.spawn(worker);
         }
     });
@@ -145,6 +172,17 @@ mod tests {
             "Erasing failed on 2 of 4 disks: /dev/a: EIO; /dev/b: the agent failed while working on it; see its log. \
              Done: /dev/c. Skipped: /dev/d (read-only)"
         );
+    }
+
+    #[test]
+    fn a_failure_in_a_group_does_not_undo_what_was_told() {
+        let names = ["/dev/a", "/dev/b", "/dev/c", "/dev/d"];
+        let outcomes = for_each_group(&disks(&names), &[vec![0, 1, 2], vec![3]], 1, |group, tell| {
+            tell(group[0], Ok(json!("done")));
+            assert!(group.len() == 1, "a bug");
+        });
+        let states: Vec<bool> = outcomes.values().map(Result::is_ok).collect();
+        assert_eq!(states, [true, false, false, true], "{outcomes:?}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod transport;
 mod tree;
 mod vpd;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ferric_sys::{Root, attr};
 use ferric_types::inventory::BlockDevice;
@@ -127,6 +127,16 @@ pub fn is_virtual_media(root: &Root, kname: &str) -> bool {
     let is_meant = |name: &String| attr::link_name(&directory.join(name)).as_deref() == Some(kname);
     attr::list(&directory).iter().any(|name| is_label(name) && is_meant(name))
         && Chain::of(root, kname).is_some_and(|chain| chain.numbered("usb").is_some())
+}
+
+/// Directory of what a disk hangs on, the same for disks that share it: an NVMe controller, or a subsystem of several; a SCSI
+/// host; otherwise its own device. `None` when the disk does not exist (any more).
+pub(crate) fn controller(root: &Root, kname: &str) -> Option<PathBuf> {
+    let chain = Chain::of(root, kname)?;
+    if kname.starts_with("nvme") {
+        return chain.device().parent().map(Path::to_owned);
+    }
+    Some(chain.numbered("host").map_or(chain.device(), |(_, dir)| dir).to_owned())
 }
 
 /// Path of a device node by its kernel name.
