@@ -328,6 +328,41 @@ pub fn add_last(dev: &BlockDev, size_bytes: u64) -> Result<Partition, TableError
     })
 }
 
+/// See [`super::edit`].
+pub(super) fn edit(dev: &BlockDev, gone: &[u32], new: &[Partition]) -> Result<(), TableError> {
+    let path = || dev.path().to_owned();
+    let random = || {
+        let gptman_error = |source| TableError::Gpt { path: path(), source: Box::new(gptman::Error::Io(source)) };
+        Guid::random().map_err(gptman_error)
+    };
+    let sector = u64::from(dev.logical_sector());
+    let mut gpt = read(dev)?.ok_or_else(|| TableError::NoTable { path: path(), sector: dev.logical_sector() })?;
+    let entries = gpt.header.number_of_partition_entries;
+    for number in gone.iter().filter(|number| (1..=entries).contains(*number)) {
+        gpt[*number] = GPTPartitionEntry::empty();
+    }
+    for partition in new {
+        let PartitionType::Gpt(kind) = partition.kind else { continue };
+        let (start, end) =
+            (partition.start_bytes / sector, (partition.start_bytes + partition.size_bytes) / sector - 1);
+        let overlaps =
+            gpt.iter().any(|(_, entry)| entry.is_used() && entry.starting_lba <= end && entry.ending_lba >= start);
+        let is_free = (1..=entries).contains(&partition.number) && gpt[partition.number].is_unused();
+        if overlaps || !is_free {
+            return Err(TableError::NoRoom { path: path(), wanted_bytes: partition.size_bytes });
+        }
+        gpt[partition.number] = GPTPartitionEntry {
+            partition_type_guid: kind.0,
+            unique_partition_guid: random()?.0,
+            starting_lba: start,
+            ending_lba: end,
+            attribute_bits: 0,
+            partition_name: partition.name.as_str().into(),
+        };
+    }
+    write(dev, &mut gpt)
+}
+
 /// Writes a new GPT with its protective MBR.
 ///
 /// # Errors

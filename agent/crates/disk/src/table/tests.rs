@@ -427,3 +427,36 @@ proptest! {
         let _outcome = fix_backup_gpt(&dev).is_ok();
     }
 }
+
+#[test]
+fn partitions_are_added_and_taken_out_and_others_stay() {
+    for (kind, types) in [
+        (TableKind::Gpt, [PartitionType::Gpt(Guid::LINUX_DATA), PartitionType::Gpt(Guid::EFI_SYSTEM)]),
+        (TableKind::Mbr, [PartitionType::Mbr(0x83), PartitionType::Mbr(0xef)]),
+    ] {
+        let disk = TestDisk::zeroed(64 * MIB).unwrap();
+        let dev = open(&disk);
+        let part = |number, start, size, kind| Partition {
+            number,
+            start_bytes: start * MIB,
+            size_bytes: size * MIB,
+            kind,
+            guid: None,
+            name: "esp".to_owned(),
+        };
+        create(&dev, kind, &[part(1, 20, 10, types[0]), part(2, 30, 10, types[0])], None).unwrap();
+        let before = read(&dev).unwrap().unwrap().partitions;
+        edit(&dev, &[2, 9], &[part(3, 1, 19, types[1])]).unwrap();
+        let after = read(&dev).unwrap().unwrap().partitions;
+        let places: Vec<_> = after.iter().map(|part| (part.number, part.start_bytes / MIB, part.kind)).collect();
+        assert_eq!(places, [(1, 20, types[0]), (3, 1, types[1])], "{kind:?}");
+        assert_eq!((after[0].guid, &after[0].name), (before[0].guid, &before[0].name), "{kind:?}");
+        for taken in [part(1, 50, 5, types[0]), part(2, 25, 10, types[0]), part(0, 50, 5, types[0])] {
+            let error = edit(&dev, &[], std::slice::from_ref(&taken)).unwrap_err();
+            assert!(matches!(error, TableError::NoRoom { .. }), "{kind:?} {taken:?}: {error}");
+        }
+        assert_eq!(read(&dev).unwrap().unwrap().partitions, after, "{kind:?}");
+    }
+    let disk = TestDisk::zeroed(64 * MIB).unwrap();
+    assert!(matches!(edit(&open(&disk), &[1], &[]), Err(TableError::NoTable { .. })));
+}
