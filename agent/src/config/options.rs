@@ -212,8 +212,8 @@ options! {
         "Always rebuild the configdrive as a FAT file system.";
     ignore_bootloader_failure: bool, "ipa-ignore-bootloader-failure", "DEFAULT" "ignore_bootloader_failure", BOOLEAN, value::boolean, "false", Full,
         "Go on when the boot loader cannot be installed, unless the call says otherwise.";
-    enable_bios_bootloader_install: bool, "", "DEFAULT" "enable_bios_bootloader_install", BOOLEAN, value::boolean, "false", Later,
-        "Install a BIOS boot loader into partition images.";
+    enable_bios_bootloader_install: bool, "", "DEFAULT" "enable_bios_bootloader_install", BOOLEAN, value::boolean, "false", Full,
+        "Have partition images install GRUB for BIOS by their own programs, which then run as root, locked into the image.";
     inject_files_priority: u32, "ipa-inject-files-priority", "DEFAULT" "inject_files_priority", PRIORITY, value::priority, "0", Full,
         "Priority of the step inject_files; 0 runs it only when asked for.";
     efi_system_partition_size: u32, "", "disk_utils" "efi_system_partition_size", COUNT, value::count, "550", Full,

@@ -48,3 +48,31 @@ impl Command for InstallBootloader {
         context.app.with_step_context(&context.progress, |step| deploy::install_bootloader(step, &request))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::handover::Handover;
+    use crate::testing::app;
+
+    #[test]
+    fn what_the_operator_says_about_boot_loaders_reaches_the_step() {
+        for (cmdline, file, want) in [
+            ("quiet", "", (false, false)),
+            ("ipa-ignore-bootloader-failure=1", "", (true, false)),
+            ("quiet", "ignore_bootloader_failure = true", (true, false)),
+            ("quiet", "enable_bios_bootloader_install = true", (false, true)),
+            // There is no kernel parameter for it.
+            ("ipa-enable-bios-bootloader-install=1", "", (false, false)),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let folder = dir.path().join("etc/ironic-python-agent.d");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::create_dir_all(dir.path().join("proc")).unwrap();
+            std::fs::write(dir.path().join("proc/cmdline"), cmdline).unwrap();
+            std::fs::write(folder.join("x.conf"), format!("[DEFAULT]\n{file}\n")).unwrap();
+            let settings = app(dir.path(), Handover::create()).settings();
+            let got = (settings.ignore_bootloader_failure, settings.enable_bios_bootloader_install);
+            assert_eq!(got, want, "{cmdline} {file}");
+        }
+    }
+}

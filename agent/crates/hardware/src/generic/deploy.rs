@@ -298,7 +298,10 @@ fn boot_loader(
     }
     let root_uuid = request.root_uuid.as_deref().unwrap_or_default();
     if is_uefi || is_given(request.prep_boot_part_uuid.as_deref()) || !context.settings.enable_bios_bootloader_install {
-        return Err(CommandError::new(ErrorClass::InvalidImage, no_boot_loader(context.settings, request, disk, is_uefi)));
+        return Err(CommandError::new(
+            ErrorClass::InvalidImage,
+            no_boot_loader(context.settings, request, disk, is_uefi),
+        ));
     }
     grub::install(context, &root.path(&disk.info.name), root_uuid).map(Some)
 }

@@ -7,10 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ferric_disk::inject::ImageRoot;
 use ferric_disk::partition::identity;
 use ferric_disk::table::{self, Table};
 use ferric_disk::volume::{self, VolumeError};
-use ferric_disk::inject::ImageRoot;
 use ferric_sys::block_dev::{Access, BlockDev};
 use ferric_sys::{Cell, Cmd, Exec, exec};
 use ferric_types::error::{CommandError, ErrorClass, chain};
@@ -59,7 +59,8 @@ pub(super) fn install(context: &StepContext<'_>, disk: &Path, root_uuid: &str) -
 }
 
 fn no_installer(path: &Path) -> CommandError {
-    let text = format!("the image on {} has no grub-install, so that no BIOS boot loader can be installed", path.display());
+    let text =
+        format!("the image on {} has no grub-install, so that no BIOS boot loader can be installed", path.display());
     CommandError::new(ErrorClass::InvalidImage, text)
 }
 
@@ -93,8 +94,7 @@ fn run(exec: &dyn Exec, cell: &Cell, family: &str, disk: &Path) -> Result<(), Co
     let install = Cmd::new(format!("{family}-install")).arg(format!("/dev/{name}"));
     // Other systems on the disk are none of its business, and looking for them hangs at times (pitfall D12).
     let configure = Cmd::new("env").args(["GRUB_DISABLE_OS_PROBER=true", "GRUB_SAVEDEFAULT=true"]);
-    let configure =
-        configure.arg(format!("{family}-mkconfig")).arg("-o").arg(format!("/boot/{family}/grub.cfg"));
+    let configure = configure.arg(format!("{family}-mkconfig")).arg("-o").arg(format!("/boot/{family}/grub.cfg"));
     for cmd in [install, configure] {
         exec::check(exec, &cmd.within(cell.clone()).timeout(LIMIT)).map_err(|error| {
             let reason = chain(&error);
@@ -173,7 +173,10 @@ mod tests {
         let name = format!("../../{}", node(2).file_name().unwrap().to_string_lossy());
         let links: Vec<&str> = cell.links.iter().map(|(link, _)| link.as_str()).collect();
         assert_eq!(links.len(), 3, "{links:?}");
-        assert!(cell.links.contains(&("disk/by-uuid/abababab-abab-abab-abab-abababababab".to_owned(), name)), "{links:?}");
+        assert!(
+            cell.links.contains(&("disk/by-uuid/abababab-abab-abab-abab-abababababab".to_owned(), name)),
+            "{links:?}"
+        );
     }
 
     #[test]

@@ -13,11 +13,13 @@ pub mod bootc;
 mod certificate;
 pub mod deploy;
 mod erase;
+mod grub;
 mod inject;
 mod metadata;
 mod nvram;
 mod partition;
 mod pstore;
+pub(crate) mod raid;
 mod steps;
 mod targets;
 

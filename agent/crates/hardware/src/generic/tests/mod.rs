@@ -19,11 +19,13 @@ use crate::machine::Machine;
 use crate::registry::Registry;
 use crate::settings::Settings;
 
+mod boot;
 mod clean;
 mod deploy;
 mod hidden;
 mod inject;
 mod partition;
+mod raid;
 
 const MIB: u64 = 1 << 20;
 
