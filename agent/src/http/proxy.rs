@@ -22,8 +22,8 @@ enum Bypass {
     Everything,
     /// The name and everything below it, optionally only on one port.
     Domain(String, Option<u16>),
-    /// A network, or one address with the full prefix length.
-    Network(IpAddr, u8),
+    /// A network, or one address with the full prefix length, optionally only on one port.
+    Network(IpAddr, u8, Option<u16>),
 }
 
 impl Proxies {
@@ -94,53 +94,52 @@ impl Proxies {
 
 impl Bypass {
     fn covers(&self, url: &Url) -> bool {
+        let is_port = |port: &Option<u16>| port.is_none_or(|port| port == url.origin().port);
         match (self, url.host()) {
             (Self::Everything, _) => true,
             (Self::Domain(domain, port), Host::Name(name)) => {
-                let below =
-                    name.strip_suffix(domain.as_str()).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-                below && port.is_none_or(|port| port == url.origin().port)
+                let rest = name.trim_end_matches('.').strip_suffix(domain.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.')) && is_port(port)
             }
-            (Self::Network(network, bits), Host::Ip(address)) => same_network(*network, *address, *bits),
+            (Self::Network(network, bits, port), Host::Ip(address)) => {
+                same_network(*network, *address, *bits) && is_port(port)
+            }
             _ => false,
         }
     }
 }
 
 fn parse_bypass(list: &str) -> Vec<Bypass> {
-    list.split([',', ' ']).map(str::trim).filter(|entry| !entry.is_empty()).filter_map(parse_entry).collect()
+    let entries = list.split(|c: char| c == ',' || c.is_whitespace()).filter(|entry| !entry.is_empty());
+    entries.filter_map(parse_entry).collect()
 }
 
+/// `*`, an address, a network, or a host or domain; before it there may be a scheme, behind it a port.
 fn parse_entry(entry: &str) -> Option<Bypass> {
     if entry == "*" {
         return Some(Bypass::Everything);
     }
-    let literal = match entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, rest)) if rest.is_empty() || rest.starts_with('/') => format!("{address}{rest}"),
-        _ => entry.to_owned(),
-    };
-    let (address, bits) = match literal.split_once('/') {
-        Some((address, bits)) => (address, Some(bits)),
-        None => (literal.as_str(), None),
-    };
-    if let Ok(address) = address.parse::<IpAddr>() {
-        let full = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Some(full), |bits| bits.parse().ok().filter(|bits| *bits <= full));
+    let bare = entry.split_once("://").map_or(entry, |(_scheme, rest)| rest);
+    let (base, bits) = bare.split_once('/').map_or((bare, None), |(base, bits)| (base, Some(bits)));
+    let literal = base.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(base);
+    let full = |address: IpAddr| if address.is_ipv4() { 32 } else { 128 };
+    if let Ok(address) = literal.parse::<IpAddr>() {
+        let bits = bits.filter(|bits| !bits.is_empty());
+        let bits = bits.map_or(Some(full(address)), |bits| bits.parse().ok().filter(|bits| *bits <= full(address)));
         if bits.is_none() {
             tracing::warn!("no_proxy entry {:?} is no valid network and is ignored", redact(entry));
         }
-        return bits.map(|bits| Bypass::Network(address, bits));
+        return bits.map(|bits| Bypass::Network(address, bits, None));
     }
-    // An entry may carry a scheme or port; a host name and port are what is compared.
-    let url = format!("{}://{}", Scheme::Http.as_str(), entry.trim_start_matches("*.").trim_start_matches('.'));
-    match url.parse::<Url>() {
-        Ok(url) => match url.host() {
-            Host::Name(name) => {
-                let port = entry.rsplit_once(':').map(|_| url.origin().port);
-                Some(Bypass::Domain(name.clone(), port))
-            }
-            Host::Ip(address) => Some(Bypass::Network(*address, if address.is_ipv4() { 32 } else { 128 })),
-        },
+    let name = base.trim_start_matches("*.").trim_start_matches('.');
+    match format!("{}://{name}", Scheme::Http.as_str()).parse::<Url>() {
+        Ok(url) => {
+            let port = name.rsplit_once(':').map(|_| url.origin().port);
+            Some(match url.host() {
+                Host::Name(name) => Bypass::Domain(name.trim_end_matches('.').to_owned(), port),
+                Host::Ip(address) => Bypass::Network(*address, full(*address), port),
+            })
+        }
         Err(_unusable) => {
             tracing::warn!("no_proxy entry {:?} is no host name and is ignored", redact(entry));
             None
@@ -162,6 +161,7 @@ fn same_network(network: IpAddr, address: IpAddr, bits: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn proxies(map: &[(&str, &str)], no_proxy: Option<&str>) -> Proxies {
         let map = map.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -188,7 +188,9 @@ mod tests {
 
     #[test]
     fn no_proxy_entries_cover_hosts_domains_and_networks() {
-        let list = "internal.example, .lab.example,10.0.0.0/8,[2001:db8::]/32,192.0.2.7,only.example:8080,bad/9z";
+        let list = "internal.example, .lab.example,10.0.0.0/8,[2001:db8::]/32,192.0.2.7,only.example:8080,10.0.0.0/9z, \
+                    *.star.example\tDot.Example.,https://scheme.example/path [2001:db9::7]:8080 198.51.100.1:81,\
+                    2001:db9::8,[2001:db9::9],203.0.113.*,,[::1]/129,http://,c\u{e9}.example";
         let proxies = proxies(&[("http", "http://p")], Some(list));
         let cases = [
             ("http://internal.example/", true),
@@ -204,12 +206,41 @@ mod tests {
             ("http://192.0.2.8/", false),
             ("http://only.example:8080/", true),
             ("http://only.example/", false),
+            ("http://a.star.example/", true),
+            ("http://star.example/", true),
+            ("http://dot.example/", true),
+            ("http://a.DOT.example./", true),
+            ("http://internal.example./", true),
+            ("https://scheme.example/", true),
+            ("http://scheme.example:8080/", true),
+            ("http://[2001:db9::7]:8080/", true),
+            ("http://[2001:db9::7]/", false),
+            ("http://198.51.100.1:81/", true),
+            ("http://198.51.100.1/", false),
+            ("http://[2001:db9::8]/", true),
+            ("http://[2001:db9::9]:1/", true),
+            ("http://203.0.113.5/", false),
+            ("http://[::1]/", false),
+            // Names that look like parts of entries.
+            ("http://example/", false),
+            ("http://http/", false),
+            ("http://10.example/", false),
         ];
         for (url, direct) in cases {
             assert_eq!(selected(&proxies, url).is_none(), direct, "{url}");
         }
-        assert_eq!(selected(&self::proxies(&[("all", "http://p")], Some("*")), "http://h/"), None);
+        assert_eq!(selected(&self::proxies(&[("all", "http://p")], Some(" * ")), "http://h/"), None);
         assert_eq!(selected(&self::proxies(&[("all", "http://p")], Some("0.0.0.0/0")), "http://1.2.3.4/"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_list_is_taken(list in ".{0,60}", host in "[a-z0-9.:\\[\\]-]{1,20}") {
+            let proxies = proxies(&[("all", "http://p")], Some(&list));
+            if let Ok(url) = format!("http://{host}/").parse::<Url>() {
+                let _selected = proxies.select(&url);
+            }
+        }
     }
 
     #[test]

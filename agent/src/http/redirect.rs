@@ -1,5 +1,8 @@
 //! Where a redirect leads and what of the request goes along (RFC 9110 section 15.4, method rules as browsers and the
 //! reference agent's library apply them).
+//!
+//! A redirect from TLS to plain HTTP is followed, as the reference agent does, but credentials stay behind and the log has
+//! a warning: mirrors do that, and what they give is an image with a checksum. Nothing leads to another scheme.
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, LOCATION};

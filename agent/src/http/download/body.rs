@@ -9,7 +9,6 @@ use http::StatusCode;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::answer::{ContentRange, Version};
 use super::rate::RateWatch;
@@ -55,6 +54,21 @@ impl Read for Reader {
         let (target, _) = buf.split_at_mut(taken);
         self.current.copy_to_slice(target);
         Ok(taken)
+    }
+}
+
+#[cfg(test)]
+impl Reader {
+    /// Waits for the end without blocking; gives the number of bytes.
+    pub(super) async fn drain(mut self) -> Result<u64, SourceError> {
+        let mut count = 0;
+        loop {
+            match self.pieces.recv().await.unwrap() {
+                Piece::Data(bytes) => count += length(&bytes),
+                Piece::End => return Ok(count),
+                Piece::Failed(error) => return Err(error),
+            }
+        }
     }
 }
 
@@ -118,8 +132,7 @@ impl Transfer {
             Some(answer) => (answer, 0),
             None => self.resume().await?,
         };
-        let options = self.target.options();
-        let mut rate = RateWatch::new(options.rate_window, options.min_bytes);
+        let mut rate = self.target.rate();
         if skip > 0 {
             let rest = self.skip(&mut answer, &mut rate, skip).await?;
             self.deliver(rest, pieces).await?;
@@ -190,16 +203,7 @@ impl Transfer {
 
     /// The next piece of an answer.
     async fn receive(&self, answer: &mut Response, rate: &mut RateWatch) -> Result<Option<Bytes>, Failure> {
-        let asked = Instant::now();
-        let received = self.deadline.within(&self.target, answer.chunk()).await?;
-        let piece = received.map_err(|error| Failure::of_exchange(&self.target, error))?;
-        let bytes = piece.as_ref().map_or(0, length);
-        if piece.is_some() && !rate.is_fast_enough(asked.elapsed(), bytes) {
-            let options = self.target.options();
-            let (bytes, window) = (options.min_bytes, options.rate_window);
-            return Err(Failure::temporary(DownloadError::Trickle { bytes, window }));
-        }
-        Ok(piece)
+        self.deadline.within(&self.target, self.target.receive(answer, rate)).await?
     }
 
     async fn deliver(&mut self, bytes: Bytes, pieces: &mpsc::Sender<Piece>) -> Result<(), Failure> {

@@ -5,8 +5,8 @@
 //!
 //! * **Retries.** Connection errors, cuts and the statuses 408, 429 and 5xx are tried again
 //!   `image_download_connection_retries` times, `image_download_connection_retry_interval` apart (longer when the
-//!   server says `Retry-After`). Each mebibyte received starts the count afresh: a large image over a bad line may be
-//!   cut more often than that. Other statuses and refused certificates are final at once.
+//!   server says `Retry-After`, in seconds or as a date). Each mebibyte received starts the count afresh: a large image over a bad line may be
+//!   cut more often than that. Other statuses, refused certificates and tunnels that a proxy refuses are final at once.
 //! * **Resume.** A cut transfer goes on with `Range` and `If-Range`. The server's answer must be of the same file:
 //!   same size, `ETag` and `Last-Modified`, as far as it gives them. When it answers with the whole file instead, the
 //!   bytes already delivered are read again and thrown away, after their CRC has been compared: a file that differs is
@@ -14,7 +14,8 @@
 //!   nothing had happened.
 //! * **Silence and trickle.** No byte for `image_download_connection_timeout` counts as a cut. So does a transfer that
 //!   delivers less than [`MIN_BYTES`] in [`RATE_WINDOW`] of waiting for the network; time in which the disk is the
-//!   slower side does not count.
+//!   slower side does not count. Small files, parts and error pages are under the same rules, and a header may take five
+//!   times the limit on silence, redirects included.
 //! * **Total.** `image_download_max_duration` is wall-clock time from the opening of the file.
 //! * Content is asked for and delivered as it is stored (`Accept-Encoding: identity`).
 

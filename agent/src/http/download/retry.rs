@@ -1,12 +1,12 @@
 //! Which failures are worth another try, how many, and until when.
 
 use std::error::Error;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ferric_disk::image::source::SourceError;
 use ferric_types::error::chain;
 use http::StatusCode;
-use http::header::{CONTENT_RANGE, RETRY_AFTER};
+use http::header::{CONTENT_RANGE, DATE, RETRY_AFTER};
 use tokio::time::Instant;
 
 use super::source::Target;
@@ -119,8 +119,12 @@ impl Failure {
             | HttpError::TooManyRedirects { .. }
             | HttpError::ForeignRedirect { .. }
             | HttpError::BadHeader { .. } => Self::Final(target.fatal(error.into())),
-            // A refused certificate stays refused; another URL of the image may still do.
+            // A refused certificate stays refused, and so does a tunnel that a proxy does not give us; another URL of the
+            // image may still do.
             error if error.is_certificate() => Self::Final(target.failed(1, error.into())),
+            HttpError::ProxyRefused { status, .. } if !super::answer::is_temporary(status) => {
+                Self::Final(target.failed(1, error.into()))
+            }
             error => Self::temporary(error.into()),
         }
     }
@@ -128,16 +132,16 @@ impl Failure {
     /// Judges an answer with the wrong status.
     pub(super) async fn of_status(target: &Target, response: Response, expected: StatusCode) -> Self {
         let status = response.status;
-        let pause = response
-            .header(RETRY_AFTER)
-            .and_then(|value| value.parse().ok())
-            .map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+        let pause = pause_asked_for(&response).min(MAX_RETRY_AFTER);
         // A success that was not asked for holds the file; anything else may say what is wrong.
         let body = if status.is_success() {
             String::new()
         } else {
             // More is read than shown, so that a secret cut in two at the end is recognised all the same.
-            let body = target.scrub(&response.text_start(4 * BODY_START_CHARS).await);
+            let (url, start) = (response.url.clone(), response.text_start(4 * BODY_START_CHARS));
+            // A page that trickles is not worth the wait.
+            let start = tokio::time::timeout(target.options().timeout, start).await.unwrap_or_default();
+            let body = target.scrub(&start, &url);
             let words = body.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
             words.collect::<Vec<_>>().join(" ").chars().take(BODY_START_CHARS).collect()
         };
@@ -148,6 +152,17 @@ impl Failure {
             Self::Final(target.fatal(cause))
         }
     }
+}
+
+/// What `Retry-After` says: seconds or a date (RFC 9110 section 10.2.3), by the server's own clock where it tells it.
+fn pause_asked_for(response: &Response) -> Duration {
+    let Some(value) = response.header(RETRY_AFTER) else { return Duration::ZERO };
+    if let Ok(seconds) = value.parse() {
+        return Duration::from_secs(seconds);
+    }
+    let date = |text| httpdate::parse_http_date(text).ok();
+    let now = response.header(DATE).and_then(date).unwrap_or_else(SystemTime::now);
+    date(value).and_then(|until| until.duration_since(now).ok()).unwrap_or_default()
 }
 
 /// The cause at the bottom, for a line of progress: the log has the address and the URL too.

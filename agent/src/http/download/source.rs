@@ -3,21 +3,29 @@
 use std::cell::OnceCell;
 use std::io::Read;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use ferric_disk::image::source::{FetchRequest, ImageSource, SourceError, redacted};
 use ferric_types::{Progress, Secret};
 use http::StatusCode;
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, IF_RANGE, RANGE};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use super::DownloadOptions;
 use super::answer::{ContentRange, RangeSupport, Version, doubtful, range_support};
-use super::body::{self, Transfer};
+use super::body::{self, Reader, Transfer};
+use super::rate::RateWatch;
 use super::retry::{Attempts, Deadline, DownloadError, Failure};
 use crate::http::{Client, HttpError, Proxies, Request, Response, Url};
 
 /// Shortest value of a query that is taken for a secret.
 const MIN_SECRET_BYTES: usize = 6;
+
+/// What an answer's header may take in all, redirects included, in longest waits: for the connection, TLS, a proxy, the
+/// server's thinking, and one for a header that trickles.
+const HEADER_WAITS: u32 = 5;
 
 /// A file and how to ask for it.
 #[derive(Debug, Clone)]
@@ -46,7 +54,17 @@ impl Target {
         let url: Url = request.url.parse().map_err(unusable)?;
         let proxies = Proxies::from_map(&request.proxies, request.no_proxy.as_deref()).map_err(unusable)?;
         let (authorization, progress) = (request.authorization.clone(), request.progress.clone());
-        Ok(Self { client, options, url, shown, authorization, proxies, insecure: request.insecure, progress })
+        let target = Self { client, options, url, shown, authorization, proxies, insecure: request.insecure, progress };
+        // Should anything ever write them into a log, they leave the machine as stars.
+        let password = target.url.credentials().map(|(_, password)| password);
+        [target.token(), password].iter().flatten().for_each(crate::logs::hide);
+        Ok(target)
+    }
+
+    /// What is secret in the `Authorization` header: its last word.
+    fn token(&self) -> Option<Secret<String>> {
+        let last = self.authorization.as_ref()?.expose().split_whitespace().last()?;
+        Some(Secret::new(last.to_owned()))
     }
 
     pub(super) fn options(&self) -> &DownloadOptions {
@@ -61,12 +79,12 @@ impl Target {
         &self.shown
     }
 
-    /// A text of the server with everything replaced that was secret in the request: error pages of object stores
-    /// quote signatures.
-    pub(super) fn scrub(&self, text: &str) -> String {
+    /// A text of the server, which answered for `url`, with everything replaced that was secret in the request: error
+    /// pages of object stores quote signatures, also those that came with a redirect.
+    pub(super) fn scrub(&self, text: &str, url: &Url) -> String {
         let mut secrets = self.url.secrets();
-        let authorization = self.authorization.as_ref().map(|value| value.expose().as_str());
-        secrets.extend(authorization.and_then(|value| value.split_whitespace().last()).map(str::to_owned));
+        secrets.extend(url.secrets());
+        secrets.extend(self.token().map(|token| token.expose().clone()));
         // Short values are words such as `1` or `GET` and no secrets.
         secrets.retain(|secret| secret.len() >= MIN_SECRET_BYTES);
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
@@ -102,7 +120,52 @@ impl Target {
             Ok(request.proxies(self.proxies.clone()))
         };
         let request = build().map_err(|error| Failure::of_exchange(self, error))?;
-        self.client.send(request).await.map_err(|error| Failure::of_exchange(self, error))
+        let limit = self.header_limit();
+        let answer = tokio::time::timeout(limit, self.client.send(request)).await;
+        answer
+            .unwrap_or_else(|_elapsed| Err(HttpError::TotalTimeout { url: self.url.clone(), limit }))
+            .map_err(|error| Failure::of_exchange(self, error))
+    }
+
+    fn header_limit(&self) -> Duration {
+        self.options.timeout.saturating_mul(HEADER_WAITS)
+    }
+
+    /// The next piece of an answer, which must not trickle.
+    pub(super) async fn receive(&self, answer: &mut Response, rate: &mut RateWatch) -> Result<Option<Bytes>, Failure> {
+        let asked = Instant::now();
+        let piece = answer.chunk().await.map_err(|error| Failure::of_exchange(self, error))?;
+        let bytes = piece.as_ref().map_or(0, |piece| u64::try_from(piece.len()).unwrap_or(u64::MAX));
+        if piece.is_some() && !rate.is_fast_enough(asked.elapsed(), bytes) {
+            let (bytes, window) = (self.options.min_bytes, self.options.rate_window);
+            return Err(Failure::temporary(DownloadError::Trickle { bytes, window }));
+        }
+        Ok(piece)
+    }
+
+    /// The body of an answer, when it has at most `limit` bytes.
+    async fn collect(&self, mut answer: Response, limit: u64) -> Result<Vec<u8>, Failure> {
+        let too_large = || Failure::Final(SourceError::TooLarge { url: self.shown.clone(), limit });
+        let announced = answer.content_length().unwrap_or_default();
+        if announced > limit {
+            return Err(too_large());
+        }
+        let mut rate = self.rate();
+        // Room for what is announced, so that a large body is not moved while it grows.
+        let mut whole = Vec::with_capacity(usize::try_from(announced).unwrap_or_default());
+        while let Some(piece) = self.receive(&mut answer, &mut rate).await? {
+            let length = u64::try_from(whole.len() + piece.len()).unwrap_or(u64::MAX);
+            if length > limit {
+                return Err(too_large());
+            }
+            whole.extend_from_slice(&piece);
+        }
+        Ok(whole)
+    }
+
+    /// A watch over a transfer that begins.
+    pub(super) fn rate(&self) -> RateWatch {
+        RateWatch::new(self.options.rate_window, self.options.min_bytes)
     }
 
     /// Asks for the whole file; the answer has status 200.
@@ -116,23 +179,18 @@ impl Target {
 
     /// One try at a small file.
     pub(super) async fn get_small(&self, limit: u64) -> Result<Vec<u8>, Failure> {
-        match self.ask_whole().await?.bytes(limit).await {
-            Ok(bytes) => Ok(Vec::from(bytes)),
-            Err(HttpError::TooLarge { .. }) => {
-                Err(Failure::Final(SourceError::TooLarge { url: self.shown.clone(), limit }))
-            }
-            Err(error) => Err(Failure::of_exchange(self, error)),
-        }
+        let answer = self.ask_whole().await?;
+        self.collect(answer, limit).await
     }
 
     /// One try at the bytes from `first` to `last`.
-    async fn get_range(&self, first: u64, last: u64, known: &Version) -> Result<bytes::Bytes, Failure> {
+    pub(super) async fn get_range(&self, first: u64, last: u64, known: &Version) -> Result<Vec<u8>, Failure> {
         let response = self.ask(Some(&format!("bytes={first}-{last}")), Some(known)).await?;
         let version = |size| Version::read(&response.headers, size);
         match response.status {
             StatusCode::PARTIAL_CONTENT => {
                 let answered = ContentRange::read(&response.headers);
-                let Some(range) = answered.filter(|range| range.first == first) else {
+                let Some(range) = answered.filter(|range| range.first == first && range.last <= last) else {
                     return Err(Failure::Final(self.fatal(DownloadError::wrong_range(first, &response))));
                 };
                 if known.differs(&version(range.size_bytes)) {
@@ -142,7 +200,7 @@ impl Target {
                     return Err(Failure::Final(self.fatal(DownloadError::BehindEnd { first, last })));
                 }
                 let length = last - first + 1;
-                let bytes = response.bytes(length).await.map_err(|error| Failure::of_exchange(self, error))?;
+                let bytes = self.collect(response, length).await?;
                 let got = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
                 if got == length {
                     Ok(bytes)
@@ -192,6 +250,19 @@ impl HttpSource {
         Ok(Self { target, runtime, version, announced, ranges: OnceCell::new(), pending: Some(response), deadline })
     }
 
+    /// The bytes from `offset` on.
+    fn transfer(&mut self, offset: u64) -> Reader {
+        let pending = self.pending.take().filter(|_| offset == 0);
+        let transfer = Transfer::new(self.target.clone(), self.version.clone(), self.deadline, offset);
+        body::spawn(&self.runtime, transfer, pending)
+    }
+
+    /// Reads the file to its end without blocking.
+    #[cfg(test)]
+    pub(super) async fn drain(mut self) -> Result<u64, SourceError> {
+        self.transfer(0).drain().await
+    }
+
     /// Tries a range of one byte: what a server says about ranges is not always true, in either direction.
     fn probe_ranges(&self) -> bool {
         if self.announced == RangeSupport::No || self.version.size_bytes == Some(0) {
@@ -219,9 +290,7 @@ impl ImageSource for HttpSource {
     }
 
     fn stream(&mut self, offset: u64) -> Result<Box<dyn Read + Send + '_>, SourceError> {
-        let pending = self.pending.take().filter(|_| offset == 0);
-        let transfer = Transfer::new(self.target.clone(), self.version.clone(), self.deadline, offset);
-        Ok(Box::new(body::spawn(&self.runtime, transfer, pending)))
+        Ok(Box::new(self.transfer(offset)))
     }
 
     fn read_exact_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<(), SourceError> {

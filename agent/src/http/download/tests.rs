@@ -1,5 +1,8 @@
 //! Downloads from a scripted server with every fault the module doc promises to handle.
 
+mod network;
+mod secrets;
+
 use std::io::Read as _;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -7,7 +10,9 @@ use std::time::{Duration, Instant};
 use ferric_disk::image::source::{Fetch as _, FetchRequest, SourceError};
 use ferric_types::error::chain;
 use ferric_types::{ErrorClass, Secret};
+use tokio::runtime::Handle;
 
+use super::source::{HttpSource, Target};
 use super::{DownloadOptions, Downloader, MIN_BYTES, RATE_WINDOW};
 use crate::config::TlsVersion;
 use crate::http::testing::{Authority, Reply, Seen, Server, Then, client};
@@ -36,11 +41,21 @@ impl Bench {
     }
 
     fn with(options: DownloadOptions, tls: TlsOptions, start: impl AsyncFnOnce() -> Server) -> Self {
+        Self::logging(options, tls, start, secrets::Log::default())
+    }
+
+    /// A bench whose transfers log to `log`.
+    fn logging(
+        options: DownloadOptions,
+        tls: TlsOptions,
+        start: impl AsyncFnOnce() -> Server,
+        log: secrets::Log,
+    ) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let server = Arc::new(runtime.block_on(start()));
         let downloader = Downloader::with_options(client(tls), options, runtime.handle().clone());
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let thread = std::thread::spawn(move || drop(runtime.block_on(stopped)));
+        let thread = std::thread::spawn(move || log.during(|| drop(runtime.block_on(stopped))));
         Self { server, downloader, stop: Some(stop), thread: Some(thread) }
     }
 
