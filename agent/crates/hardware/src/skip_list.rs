@@ -5,13 +5,14 @@ use ferric_types::Node;
 use ferric_types::error::{CommandError, ErrorClass};
 use serde_json::{Map, Value};
 
+use crate::generic::raid::arrays;
 use crate::hints::{RootDeviceHints, Shown};
 use crate::probe::disks::{Disk, DiskKind};
 
 /// Disks of a list that the node lets the agent touch.
 ///
-/// An entry with a `volume_name` protects the md array of that name. Where the names of arrays are not known, it
-/// protects every array.
+/// An entry with a `volume_name` protects the md array of that name, as its members' superblocks or a link in `/dev/md` give
+/// it. Where the names of arrays are not known, it protects every array.
 ///
 /// # Errors
 /// An entry that does not make sense: ignoring it could destroy what it was to protect.
@@ -55,6 +56,9 @@ fn rule(hints: &Map<String, Value>) -> Result<SkipRule, CommandError> {
 fn is_volume(root: &Root, disk: &Disk, name: &str) -> bool {
     if disk.kind != DiskKind::Raid {
         return false;
+    }
+    if let Some(found) = arrays::volume_name(root, &disk.kname) {
+        return found == name;
     }
     // udev, or mdadm itself, names arrays in /dev/md; `host:name` there means an array of another host.
     let directory = root.path("dev/md");

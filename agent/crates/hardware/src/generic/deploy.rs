@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::grub;
 use super::partition::{self, Sizes};
+use super::raid;
 use crate::context::StepContext;
 use crate::probe::disks::Disk;
 use crate::probe::{cpu, memory, system};
@@ -282,7 +283,7 @@ fn boot_loader(
     let root = &context.machine.root;
     let is_uefi = system::is_uefi(root);
     if is_uefi {
-        match boot_by_uefi(context, &root.path(&disk.info.name), request)? {
+        match boot_by_uefi(context, disk, request)? {
             Installed::Nothing => {}
             installed => return Ok(told(&disk.info.name, installed)),
         }
@@ -302,6 +303,14 @@ fn boot_loader(
             ErrorClass::InvalidImage,
             no_boot_loader(context.settings, request, disk, is_uefi),
         ));
+    }
+    if let Some(array) = raid::boot::array_of(context, disk) {
+        let text = format!(
+            "This agent installs no BIOS boot loader on software RAID: {} is on {}. Boot by UEFI.",
+            disk.info.name,
+            array.disks.join(", ")
+        );
+        return Err(CommandError::new(ErrorClass::InvalidImage, text));
     }
     grub::install(context, &root.path(&disk.info.name), root_uuid).map(Some)
 }
@@ -336,13 +345,21 @@ fn no_boot_loader(settings: &Settings, request: &BootLoaderRequest, disk: &Disk,
 /// Has the firmware boot the disk; an image of one file system after its loader was copied to the EFI system partition.
 fn boot_by_uefi(
     context: &StepContext<'_>,
-    path: &Path,
+    disk: &Disk,
     request: &BootLoaderRequest,
 ) -> Result<Installed, CommandError> {
     let root = &context.machine.root;
+    let path = &root.path(&disk.info.name);
     let vars = EfiVars::of(root);
     let bits = attr::read_u64(&root.path("sys/firmware/efi/fw_platform_size")).ok();
     let firmware = Firmware { vars: vars.as_ref(), suffix: arch::suffix(&cpu::architecture(root), bits) };
+    if let Some(array) = raid::boot::array_of(context, disk) {
+        // Onto the partition of the image first: all of that goes to the disks below the array.
+        if let Some(root_uuid) = request.root_uuid.as_deref().filter(|uuid| !uuid.is_empty()) {
+            partition::copy_boot_loader(context, path, root_uuid)?;
+        }
+        return raid::boot::by_uefi(context, &array, &firmware);
+    }
     let install = || {
         let dev = BlockDev::open(path, Access::Read).map_err(|error| failed(ErrorClass::BlockDevice, &error))?;
         let installed = efi::install(&dev, request.efi_system_part_uuid.as_deref(), &firmware)

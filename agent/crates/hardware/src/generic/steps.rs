@@ -3,9 +3,13 @@
 use ferric_types::error::{CommandError, ErrorClass};
 use serde_json::{Map, Value, json};
 
-use super::{bootc, deploy, erase, inject, metadata, nvram, pstore};
+use super::{bootc, deploy, erase, inject, metadata, nvram, pstore, raid};
 use crate::context::StepContext;
 use crate::manager::{Priorities, Priority, Step};
+
+/// Making and deleting arrays by the node's own configuration.
+const RAID: Priorities =
+    Priorities { clean: Some(Priority::Fixed(0)), service: Some(Priority::Fixed(0)), ..Priorities::NONE };
 
 /// Steps in the order in which they are announced.
 pub(super) const STEPS: &[Step] = &[
@@ -61,6 +65,37 @@ pub(super) const STEPS: &[Step] = &[
         abortable: Some(true),
         args: nvram::ARGS,
         run: nvram::clean_uefi_nvram,
+    },
+    Step {
+        name: "delete_configuration",
+        interface: "raid",
+        priorities: RAID,
+        reboot_requested: false,
+        abortable: Some(true),
+        args: &[],
+        run: |context, _| raid::delete_configuration(context),
+    },
+    Step {
+        name: "create_configuration",
+        interface: "raid",
+        priorities: RAID,
+        reboot_requested: false,
+        abortable: Some(true),
+        args: &[],
+        run: |context, _| raid::create_configuration(context),
+    },
+    Step {
+        name: "apply_configuration",
+        interface: "raid",
+        priorities: Priorities {
+            deploy: Some(Priority::Fixed(0)),
+            service: Some(Priority::Fixed(0)),
+            ..Priorities::NONE
+        },
+        reboot_requested: false,
+        abortable: None,
+        args: raid::ARGS,
+        run: raid::apply_configuration,
     },
     Step {
         name: "write_image",
@@ -126,20 +161,25 @@ mod tests {
 
     #[test]
     fn steps_are_announced_as_the_reference_agent_does() {
+        let clean = |step, priority, interface| json!({"step": step, "priority": priority, "interface": interface, "reboot_requested": false, "abortable": true});
         let nvram = |more: Value| {
             let mut step = json!({"step": "clean_uefi_nvram", "priority": 0, "interface": "deploy", "reboot_requested": false,
                 "argsinfo": {"match_patterns": {"description": nvram::ARGS[0].description, "required": false}}});
             step.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             step
         };
+        let arrays = ["delete_configuration", "create_configuration"].map(|step| clean(step, 0, "raid"));
+        let [delete, create] = &arrays;
         assert_eq!(
             announced(StepKind::Clean),
             json!([
-                {"step": "erase_devices", "priority": 10, "interface": "deploy", "reboot_requested": false, "abortable": true},
-                {"step": "erase_devices_metadata", "priority": 99, "interface": "deploy", "reboot_requested": false, "abortable": true},
-                {"step": "erase_devices_express", "priority": 0, "interface": "deploy", "reboot_requested": false, "abortable": true},
-                {"step": "erase_pstore", "priority": 0, "interface": "deploy", "reboot_requested": false, "abortable": true},
+                clean("erase_devices", 10, "deploy"),
+                clean("erase_devices_metadata", 99, "deploy"),
+                clean("erase_devices_express", 0, "deploy"),
+                clean("erase_pstore", 0, "deploy"),
                 nvram(json!({"abortable": true})),
+                delete,
+                create,
             ])
         );
         let inject = |priority| {
@@ -150,9 +190,23 @@ mod tests {
                 "argsinfo": {"files": info(&inject::ARGS[0]), "verify_ca": info(&inject::ARGS[1])}})
         };
         let plain = |step| json!({"step": step, "priority": 0, "interface": "deploy", "reboot_requested": false});
+        let described = |args: &[crate::manager::ArgInfo]| {
+            let info =
+                |arg: &crate::manager::ArgInfo| json!({"description": arg.description, "required": arg.required});
+            args.iter().map(|arg| (arg.name.to_owned(), info(arg))).collect::<Map<String, Value>>()
+        };
+        assert_eq!(
+            raid::ARGS.iter().map(|arg| (arg.name, arg.required)).collect::<Vec<_>>(),
+            [("raid_config", true), ("delete_existing", false)]
+        );
+        let apply = json!({"step": "apply_configuration", "priority": 0, "interface": "raid", "reboot_requested": false,
+            "argsinfo": described(raid::ARGS)});
         let (write, bootc) = (plain("write_image"), plain("execute_bootc_install"));
-        assert_eq!(announced(StepKind::Deploy), json!([plain("erase_devices_metadata"), nvram(json!({})), write, inject(0), bootc]));
-        assert_eq!(announced(StepKind::Service), json!([write, inject(0), bootc]));
+        assert_eq!(
+            announced(StepKind::Deploy),
+            json!([plain("erase_devices_metadata"), nvram(json!({})), apply, write, inject(0), bootc])
+        );
+        assert_eq!(announced(StepKind::Service), json!([delete, create, apply, write, inject(0), bootc]));
         let settings = Settings { inject_files_priority: 55, ..Settings::default() };
         let step = STEPS.iter().find(|step| step.name == "inject_files").unwrap();
         for kind in [StepKind::Deploy, StepKind::Service] {

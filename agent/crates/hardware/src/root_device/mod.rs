@@ -8,6 +8,7 @@ use ferric_types::Node;
 use ferric_types::error::{CommandError, ErrorClass};
 use serde_json::{Map, Value};
 
+use crate::generic::raid::root::Volumes;
 use crate::hints::{RootDeviceHints, Shown};
 use crate::machine::Machine;
 use crate::probe::disks::{self, Disk};
@@ -39,14 +40,24 @@ pub fn usable_disks(
     skip_list::without_skipped(&machine.root, node, disks)
 }
 
-/// The root device: the first disk that satisfies the node's hints, or without hints the smallest of at least 4 GiB.
-/// Hints that match nothing are a failure, never a reason to take another disk.
+/// The root device: the array that the node's RAID configuration marks as such; else the first disk that satisfies the
+/// node's hints, or without hints the smallest of at least 4 GiB. Hints that match nothing are a failure, never a reason to
+/// take another disk.
 ///
 /// # Errors
 /// `DeviceNotFound`; see also [`usable_disks`].
 pub fn select(registry: &Registry, machine: &Machine, settings: &Settings, node: &Node) -> Result<Disk, CommandError> {
     node.check_shape().map_err(not_found)?;
-    let disks = usable_disks(registry, machine, settings, node)?;
+    let mut disks = usable_disks(registry, machine, settings, node)?;
+    let volumes = Volumes::of(&machine.root, node);
+    if let Some(disk) = volumes.root(&disks) {
+        if let Some(hints) = node.root_device_hints() {
+            tracing::warn!(taken = disk.info.name, hints = %Shown(hints), "the hints give way to the RAID configuration");
+        }
+        tracing::info!(disk = disk.info.name, "root device found by the RAID configuration");
+        return Ok(disk.clone());
+    }
+    disks.retain(|disk| !volumes.excludes(disk));
     let Some(hints) = node.root_device_hints() else {
         let found = smallest(machine, &disks).cloned();
         return found.ok_or_else(|| {

@@ -123,6 +123,8 @@ impl Lab {
         let size = (bytes / 512).to_string();
         let place = if name.starts_with("sd") {
             format!("usb1/1-1/1-1:1.0/host{number}/target{number}:0:0/{number}:0:0:0")
+        } else if name.starts_with("nvme") {
+            "nvme/nvme0".to_owned()
         } else {
             format!("virtio{number}")
         };
