@@ -12,7 +12,7 @@ use ferric_types::Progress;
 
 use super::*;
 
-const SIZE: u64 = (5 << 20) + 512;
+const SIZE: u64 = (2 << 20) + 512;
 
 const POLICY: Policy =
     Policy { passes: Passes { iterations: 1, zeroize: true }, nvme: true, ata: true, sanitize: false, go_on: false };
@@ -78,8 +78,7 @@ fn random_passes_leave_nothing_of_the_old_data() {
         assert!(sector.iter().any(|byte| *byte != 0xa5), "sector {index}");
     }
     // Random bytes do not repeat from one MiB to the next.
-    let mibs: Vec<&[u8]> = bytes.chunks(1 << 20).collect();
-    assert!((1..5).all(|index| mibs[index] != mibs[0]));
+    assert!(bytes[..1 << 20] != bytes[1 << 20..2 << 20]);
 }
 
 #[test]

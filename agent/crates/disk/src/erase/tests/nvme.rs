@@ -7,6 +7,9 @@ use super::{POLICY, SIZE, erase_all, erase_one, is_zero, passes};
 use crate::erase::{Bus, Controller, EraseError, Firmware, Policy, Sanitization};
 use ferric_types::error::chain;
 
+/// SANICAP, polls of a sanitize operation that runs at first, what it does, whether it ends badly; actions sent, words of the error.
+type SanitizeCase<'a> = (u32, u32, Does, bool, &'a [u32], &'a str);
+
 const USER_DATA: u32 = 1 << 9;
 const CRYPTO: u32 = 2 << 9;
 
@@ -174,8 +177,7 @@ fn a_failure_that_is_shared_is_told_for_each_namespace() {
 #[test]
 fn sanitizing_is_waited_for_and_its_end_believed_only_with_samples() {
     let sanitize = Policy { sanitize: true, nvme: false, ..POLICY };
-    // SANICAP, a sanitize operation that runs at first, what it does, how it ends; actions sent, words of the error.
-    let cases: [(u32, u32, Does, bool, &[u32], &str); 6] = [
+    let cases: [SanitizeCase<'_>; 6] = [
         (1, 0, Does::It, false, &[4], ""),
         (2, 5, Does::It, false, &[2], ""),
         (4, 0, Does::It, false, &[3 | 1 << 4], ""),

@@ -1,7 +1,15 @@
-//! What is tried on which disk, as a table.
+//! What is tried on which disk, as tables.
 
 use super::{POLICY, passes};
 use crate::erase::{Controller, Drive, Facts, Offers, Policy, Security, plan};
+
+const FORMAT: &str = "nvme-format-crypto nvme-format-user-data";
+const USER_DATA: &str = "nvme-format-user-data";
+const GO_ON: Policy = Policy { go_on: true, ..POLICY };
+const SANITIZE: Policy = Policy { sanitize: true, ..POLICY };
+
+/// Facts, policy; what is tried, and why what was asked for is not.
+type Case<'a> = (&'a str, Facts, Policy, &'a str, &'a str);
 
 fn nvme(change: impl FnOnce(&mut Controller)) -> Facts {
     let mut controller = Controller {
@@ -15,154 +23,68 @@ fn nvme(change: impl FnOnce(&mut Controller)) -> Facts {
         namespaces: vec![1],
     };
     change(&mut controller);
-    Facts { drive: Drive::Nvme(controller), discard_reads_zero: false }
+    of(Drive::Nvme(controller))
 }
 
-fn of(drive: Drive, discard_reads_zero: bool) -> Facts {
-    Facts { drive, discard_reads_zero }
+fn of(drive: Drive) -> Facts {
+    Facts { drive, discard_reads_zero: false }
 }
 
 fn ata(change: impl FnOnce(&mut Security)) -> Facts {
     let mut security = Security::default();
     change(&mut security);
-    of(Drive::Ata(security), false)
+    of(Drive::Ata(security))
 }
 
-#[test]
-fn what_a_disk_offers_and_what_the_node_allows_make_the_plan() {
-    let go_on = Policy { go_on: true, ..POLICY };
-    let sanitize = Policy { sanitize: true, ..POLICY };
-    let no_nvme = Policy { nvme: false, ..POLICY };
-    let no_ata = Policy { ata: false, ..POLICY };
-    let only_sanitize = Policy { nvme: false, ..sanitize };
-    let zeroes = passes(0, true);
-    let all = |c: &mut Controller| c.format_hits_all = true;
-    let none = |c: &mut Controller| (c.has_format, c.has_crypto) = (false, false);
-    let sas = Drive::Scsi(Offers { crypto: true, block: true, overwrite: true });
-    let silent = || of(Drive::Silent { reason: "EIO".to_owned() }, false);
-    let kept: &[&str] = &["/dev/nvme0n2"];
-    // Facts, policy, namespaces to spare; what is asked for, what is tried, why not the first.
-    let cases: [(&str, Facts, Policy, &[&str], &str, &str, &str); 27] = [
-        ("crypto", nvme(|_| ()), POLICY, &[], "nvme-format-crypto", "nvme-format-crypto nvme-format-user-data", ""),
-        ("no key", nvme(|c| c.has_crypto = false), POLICY, &[], "nvme-format-user-data", "nvme-format-user-data", ""),
-        (
-            "go on",
-            nvme(|_| ()),
-            go_on,
-            &[],
-            "nvme-format-crypto",
-            "nvme-format-crypto nvme-format-user-data overwrite",
-            "",
-        ),
-        ("no format", nvme(none), POLICY, &[], "nvme-format-user-data", "", "no Format"),
-        ("no format, go on", nvme(none), go_on, &[], "nvme-format-user-data", "overwrite", "no Format"),
-        ("switched off", nvme(|_| ()), no_nvme, &[], "overwrite", "overwrite", ""),
-        ("hits all", nvme(all), POLICY, &[], "nvme-format-crypto", "nvme-format-crypto nvme-format-user-data", ""),
-        ("hits a kept one", nvme(all), POLICY, kept, "nvme-format-crypto", "", "and /dev/nvme0n2 must stay"),
-        (
-            "hits a kept one, go on",
-            nvme(all),
-            go_on,
-            kept,
-            "nvme-format-crypto",
-            "overwrite",
-            "and /dev/nvme0n2 must stay",
-        ),
-        (
-            "spares a kept one",
-            nvme(|_| ()),
-            POLICY,
-            kept,
-            "nvme-format-crypto",
-            "nvme-format-crypto nvme-format-user-data",
-            "",
-        ),
-        ("silent", silent(), POLICY, &[], "nvme-format-user-data", "", "does not answer: EIO"),
-        ("silent, go on", silent(), go_on, &[], "nvme-format-user-data", "overwrite", "does not answer: EIO"),
-        ("silent, off", silent(), no_nvme, &[], "overwrite", "overwrite", ""),
-        (
-            "not asked to sanitize",
-            nvme(|c| c.sanitize = 7),
-            POLICY,
-            &[],
-            "nvme-format-crypto",
-            "nvme-format-crypto nvme-format-user-data",
-            "",
-        ),
-        (
-            "sanitize",
-            nvme(|c| c.sanitize = 3),
-            sanitize,
-            &[],
-            "nvme-sanitize-crypto",
-            "nvme-sanitize-crypto nvme-sanitize-block nvme-format-crypto nvme-format-user-data",
-            "",
-        ),
-        (
-            "sanitize only",
-            nvme(|c| c.sanitize = 4),
-            only_sanitize,
-            &[],
-            "nvme-sanitize-overwrite",
-            "nvme-sanitize-overwrite",
-            "",
-        ),
-        (
-            "sanitize beside a kept one",
-            nvme(|c| c.sanitize = 2),
-            sanitize,
-            kept,
-            "nvme-sanitize-block",
-            "nvme-format-crypto nvme-format-user-data",
-            "",
-        ),
-        (
-            "no sanitize",
-            nvme(|_| ()),
-            sanitize,
-            &[],
-            "nvme-format-crypto",
-            "nvme-format-crypto nvme-format-user-data",
-            "",
-        ),
-        ("ata", ata(|_| ()), POLICY, &[], "ata-security-erase", "ata-security-erase", ""),
-        (
-            "ata enhanced, go on",
-            ata(|s| s.has_enhanced = true),
-            go_on,
-            &[],
-            "ata-security-erase-enhanced",
-            "ata-security-erase-enhanced overwrite",
-            "",
-        ),
-        ("ata frozen", ata(|s| s.frozen = true), POLICY, &[], "ata-security-erase", "", "frozen"),
-        ("ata frozen, go on", ata(|s| s.frozen = true), go_on, &[], "ata-security-erase", "overwrite", "frozen"),
-        ("ata off", ata(|s| s.frozen = true), no_ata, &[], "overwrite", "overwrite", ""),
-        ("sas", of(sas.clone(), false), POLICY, &[], "overwrite", "overwrite", ""),
-        (
-            "sas sanitize",
-            of(sas, false),
-            sanitize,
-            &[],
-            "scsi-sanitize-crypto",
-            "scsi-sanitize-crypto scsi-sanitize-block scsi-sanitize-overwrite",
-            "",
-        ),
-        ("discard", of(Drive::Plain, true), zeroes, &[], "discard", "discard overwrite", ""),
-        ("discard is no pass", of(Drive::Plain, true), POLICY, &[], "overwrite", "overwrite", ""),
-    ];
-    for (case, facts, policy, spared, asked, tried, refused) in cases {
-        let spared: Vec<String> = spared.iter().map(|name| (*name).to_owned()).collect();
-        let plan = plan(&facts, &policy, &spared);
+/// Checks plans that spare these namespaces; what is asked for is the first that is tried, or `asked`.
+fn check(cases: &[Case<'_>], spared: &[&str], asked: Option<&str>) {
+    let spared: Vec<String> = spared.iter().map(|name| (*name).to_owned()).collect();
+    for (case, facts, policy, tried, refused) in cases {
+        let plan = plan(facts, policy, &spared);
         let names: Vec<&str> = plan.methods.iter().map(|method| method.name()).collect();
-        assert_eq!((plan.asked.name(), names.join(" ")), (asked, tried.to_owned()), "{case}");
+        assert_eq!(names.join(" "), *tried, "{case}");
+        assert_eq!(plan.asked.name(), asked.or(names.first().copied()).unwrap(), "{case}");
         let why = plan.refusal.map(|refusal| refusal.to_string()).unwrap_or_default();
         assert!(why.contains(refused) && why.is_empty() == refused.is_empty(), "{case}: {why}");
     }
 }
 
 #[test]
-fn what_hits_all_namespaces_is_never_in_a_plan_that_spares_one() {
+fn nvme_disks_are_formatted_as_far_as_their_controller_can() {
+    let off = Policy { nvme: false, ..POLICY };
+    let silent = || of(Drive::Silent { reason: "EIO".to_owned() });
+    let none = |c: &mut Controller| (c.has_format, c.has_crypto) = (false, false);
+    let go_on = format!("{FORMAT} overwrite");
+    let possible = [
+        ("by key", nvme(|_| ()), POLICY, FORMAT, ""),
+        ("without a key", nvme(|c| c.has_crypto = false), POLICY, USER_DATA, ""),
+        ("go on", nvme(|_| ()), GO_ON, &go_on, ""),
+        ("hits all", nvme(|c| c.format_hits_all = true), POLICY, FORMAT, ""),
+        ("switched off", nvme(|_| ()), off, "overwrite", ""),
+        ("silent and off", silent(), off, "overwrite", ""),
+    ];
+    check(&possible, &[], None);
+    let impossible = [
+        ("no format", nvme(none), POLICY, "", "no Format"),
+        ("no format, go on", nvme(none), GO_ON, "overwrite", "no Format"),
+        ("silent", silent(), POLICY, "", "does not answer: EIO"),
+        ("silent, go on", silent(), GO_ON, "overwrite", "does not answer: EIO"),
+    ];
+    check(&impossible, &[], Some(USER_DATA));
+}
+
+#[test]
+fn what_hits_all_namespaces_needs_all_of_them() {
+    let all = |c: &mut Controller| c.format_hits_all = true;
+    let why = "and /dev/nvme0n2 must stay";
+    let cases = [
+        ("hits a kept one", nvme(all), POLICY, "", why),
+        ("hits a kept one, go on", nvme(all), GO_ON, "overwrite", why),
+        ("spares it", nvme(|_| ()), POLICY, FORMAT, ""),
+    ];
+    check(&cases, &["/dev/nvme0n2"], Some("nvme-format-crypto"));
+    let sanitize = [("sanitize", nvme(|c| c.sanitize = 2), SANITIZE, FORMAT, "")];
+    check(&sanitize, &["/dev/nvme0n2"], Some("nvme-sanitize-block"));
     for bits in 0..128_u32 {
         let facts = nvme(|c| {
             c.has_format = bits & 1 != 0;
@@ -177,4 +99,49 @@ fn what_hits_all_namespaces_is_never_in_a_plan_that_spares_one() {
             assert!(!plan.methods.is_empty() || plan.refusal.is_some(), "{bits:#b}: {plan:?}");
         }
     }
+}
+
+#[test]
+fn sanitizing_is_for_those_who_ask_for_it() {
+    let only = Policy { nvme: false, ..SANITIZE };
+    let sas = || of(Drive::Scsi(Offers { crypto: true, block: true, overwrite: true }));
+    let both = format!("nvme-sanitize-crypto nvme-sanitize-block {FORMAT}");
+    let cases = [
+        ("not asked for", nvme(|c| c.sanitize = 7), POLICY, FORMAT, ""),
+        ("asked for", nvme(|c| c.sanitize = 3), SANITIZE, &both, ""),
+        ("nothing else", nvme(|c| c.sanitize = 4), only, "nvme-sanitize-overwrite", ""),
+        ("not offered", nvme(|_| ()), SANITIZE, FORMAT, ""),
+        ("sas, not asked for", sas(), POLICY, "overwrite", ""),
+        ("sas", sas(), SANITIZE, "scsi-sanitize-crypto scsi-sanitize-block scsi-sanitize-overwrite", ""),
+        ("sas without", of(Drive::Scsi(Offers::default())), SANITIZE, "overwrite", ""),
+    ];
+    check(&cases, &[], None);
+}
+
+#[test]
+fn ata_disks_use_their_security_where_it_is_not_frozen() {
+    let off = Policy { ata: false, ..POLICY };
+    let enhanced = |s: &mut Security| s.has_enhanced = true;
+    let frozen = |s: &mut Security| s.frozen = true;
+    let possible = [
+        ("plain", ata(|_| ()), POLICY, "ata-security-erase", ""),
+        ("enhanced, go on", ata(enhanced), GO_ON, "ata-security-erase-enhanced overwrite", ""),
+        ("off", ata(frozen), off, "overwrite", ""),
+    ];
+    check(&possible, &[], None);
+    let impossible =
+        [("frozen", ata(frozen), POLICY, "", "frozen"), ("frozen, go on", ata(frozen), GO_ON, "overwrite", "frozen")];
+    check(&impossible, &[], Some("ata-security-erase"));
+}
+
+#[test]
+fn discarding_stands_for_zeroes_only() {
+    let zeroing = Facts { drive: Drive::Plain, discard_reads_zero: true };
+    let cases = [
+        ("zeroes", zeroing.clone(), passes(0, true), "discard overwrite", ""),
+        ("no promise", of(Drive::Plain), passes(0, true), "overwrite", ""),
+        ("random bytes", zeroing.clone(), passes(1, true), "overwrite", ""),
+        ("no zeroes", zeroing, passes(0, false), "overwrite", ""),
+    ];
+    check(&cases, &[], None);
 }

@@ -1,6 +1,7 @@
 //! Erasing disks and their metadata, and the firmware's logs.
 
 use ferric_types::error::ErrorClass;
+use ferric_types::step::StepKind;
 use serde_json::{Value, json};
 
 use super::{Lab, MIB, lab};
@@ -35,6 +36,139 @@ fn erase_devices_erases_disks_and_tells_what_became_of_each() {
         ("erase /dev/vda, /dev/sdb, /dev/vdc, /dev/vdd", Some(32 * MIB))
     );
     assert_eq!(report.done_bytes, 32 * MIB);
+    let states: Vec<(&str, &str)> = report.disks.iter().map(|disk| (disk.name.as_str(), disk.state.as_str())).collect();
+    let want = [("/dev/vda", "done"), ("/dev/sdb", "skipped"), ("/dev/vdc", "done"), ("/dev/vdd", "skipped")];
+    assert_eq!(states, want);
+}
+
+#[test]
+fn a_certificate_of_what_was_done_to_each_disk_is_kept_with_the_logs() {
+    let mut lab = lab();
+    lab.disk("vda", 4 * MIB, false).disk("vdb", 4 * MIB, false).disk("vdc", 4 * MIB, false);
+    lab.tree.file("sys/class/dmi/id/product_serial", "S-1").unwrap();
+    lab.tree.file("sys/block/vdb/ro", "1").unwrap();
+    std::fs::remove_file(lab.tree.path("dev/vdc")).unwrap();
+    // What cannot be looked at is not erased as long as it is looked at.
+    let internal = json!({"wipe_special_filesystems": false, "disk_erasure_concurrency": 4});
+    let node = json!({"uuid": "u-1", "driver_internal_info": internal});
+    for number in 1..=2 {
+        lab.clean("erase_devices", &node).unwrap_err();
+        let text = std::fs::read(lab.tree.path(format!("var/log/erase-certificate-{number}.json"))).unwrap();
+        let document: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(document["standard"], "NIST SP 800-88 Revision 1");
+        assert_eq!((&document["node"], &document["system"]["serial_number"]), (&json!("u-1"), &json!("S-1")));
+        assert!(document["began_unix"].as_u64() <= document["ended_unix"].as_u64(), "{document}");
+        let media: Vec<[&Value; 5]> = document["media"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|m| [&m["device"], &m["result"], &m["sanitization"], &m["method_used"], &m["verification"]])
+            .collect();
+        let want = [
+            [json!("/dev/vda"), json!("sanitized"), json!("clear"), json!("overwrite"), json!("samples read back")],
+            [json!("/dev/vdb"), json!("failed"), Value::Null, Value::Null, json!("none")],
+            [json!("/dev/vdc"), json!("failed"), Value::Null, Value::Null, json!("none")],
+        ];
+        assert_eq!(media, want.each_ref().map(|row| row.each_ref()));
+        assert_eq!(document["media"][1]["reason"], "it is read-only, so that it cannot be erased");
+        assert_eq!(document["media"][0]["serial_number"], "serial-vda");
+    }
+}
+
+#[test]
+fn an_nvme_disk_that_cannot_erase_itself_is_overwritten_only_where_the_node_allows_it() {
+    let mut lab = lab();
+    lab.disk("nvme0n1", 4 * MIB, false).disk("vda", 4 * MIB, false);
+    let error = lab.clean("erase_devices", &json!({})).unwrap_err();
+    assert_eq!(error.class, ErrorClass::BlockDeviceErase);
+    let words = "/dev/nvme0n1: Block device ";
+    assert!(error.details.contains(words) && error.details.contains("it does not answer"), "{error}");
+    assert!(error.details.contains("Done: /dev/vda"), "{error}");
+    assert_eq!((lab.byte("nvme0n1", MIB), lab.byte("vda", MIB)), (0xa5, 0));
+    for flag in
+        [json!({"agent_continue_if_secure_erase_failed": true}), json!({"agent_enable_nvme_secure_erase": false})]
+    {
+        lab.medium("nvme0n1", 4 * MIB);
+        let result = lab.clean("erase_devices", &json!({"driver_internal_info": flag})).unwrap();
+        assert_eq!(result["/dev/nvme0n1"]["method"], "overwrite", "{flag}: {result}");
+        assert_eq!(lab.byte("nvme0n1", MIB), 0, "{flag}");
+    }
+}
+
+#[test]
+fn express_erasure_wipes_the_metadata_of_what_does_not_erase_itself() {
+    let mut lab = lab();
+    lab.disk("nvme0n1", 16 * MIB, false).disk("vda", 16 * MIB, true).disk("vdb", 16 * MIB, false);
+    lab.tree.file("sys/block/vdb/ro", "1").unwrap();
+    assert_eq!(lab.clean("erase_devices_express", &json!({})).unwrap(), Value::Null);
+    for (name, offset, want) in [
+        ("nvme0n1", 0, 0),
+        ("nvme0n1", 8 * MIB, 0xa5),
+        ("vda", 16 * MIB - 1, 0),
+        ("vda", 8 * MIB, 0xa5),
+        ("vdb", 0, 0xa5),
+    ] {
+        assert_eq!(lab.byte(name, offset), want, "{name} at {offset}");
+    }
+    std::fs::remove_file(lab.tree.path("dev/vda1")).unwrap();
+    let error =
+        lab.clean("erase_devices_express", &json!({"driver_internal_info": {"wipe_special_filesystems": false}}));
+    let error = error.unwrap_err();
+    assert_eq!(error.class, ErrorClass::BlockDeviceErase);
+    assert!(error.details.starts_with("Express erasing failed on 1 of 3 disks: /dev/vda: "), "{error}");
+}
+
+/// A boot entry with a path of one node, a file or a network address.
+fn boot_entry(file: Option<&str>) -> Vec<u8> {
+    let data: Vec<u8> = match file {
+        Some(file) => file.encode_utf16().chain([0]).flat_map(u16::to_le_bytes).collect(),
+        None => b"http://boot".to_vec(),
+    };
+    let kind: [u8; 2] = if file.is_some() { [4, 4] } else { [3, 24] };
+    let length = u16::try_from(data.len() + 4).unwrap().to_le_bytes();
+    let path = [&kind, &length[..], &data, &[0x7f, 0xff, 4, 0]].concat();
+    let all = u16::try_from(path.len()).unwrap().to_le_bytes();
+    [&[7, 0, 0, 0, 1, 0, 0, 0][..], &all, b"x\0\0\0", &path].concat()
+}
+
+#[test]
+fn boot_entries_of_installed_systems_are_deleted_and_others_stay() {
+    const GLOBAL: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+    let lab = lab();
+    let run = |args: Value| {
+        lab.with(&json!({}), |context| {
+            lab.registry.execute(StepKind::Clean, "clean_uefi_nvram", context, args.as_object().unwrap())
+        })
+    };
+    assert_eq!(run(json!({})).unwrap(), Value::Null, "no UEFI");
+    let path = |name: &str| format!("sys/firmware/efi/efivars/{name}-{GLOBAL}");
+    let fill = || {
+        for (name, file) in [
+            ("Boot0000", None),
+            ("Boot0001", Some("\\EFI\\debian\\shimx64.efi")),
+            ("Boot000A", Some("\\EFI\\x\\GRUBX64.EFI")),
+            ("Boot0100", Some("\\EFI\\BOOT\\BOOTX64.EFI")),
+        ] {
+            lab.tree.bytes(&path(name), &boot_entry(file)).unwrap();
+        }
+        lab.tree.bytes(&path("BootOrder"), &[7, 0, 0, 0, 1, 0, 0, 0, 10, 0, 0, 1]).unwrap();
+    };
+    let left = || {
+        let names = ferric_sys::attr::list(&lab.tree.path("sys/firmware/efi/efivars"));
+        names.iter().filter_map(|name| name.strip_suffix(&format!("-{GLOBAL}")).map(str::to_owned)).collect::<Vec<_>>()
+    };
+    fill();
+    assert_eq!(run(json!({})).unwrap(), Value::Null);
+    assert_eq!(left(), ["Boot0000", "Boot0100", "BootOrder"]);
+    // On efivarfs a shorter value replaces a longer one; in a file its tail stays.
+    let order = std::fs::read(lab.tree.path(path("BootOrder"))).unwrap();
+    assert_eq!(&order[..8], [7, 0, 0, 0, 0, 0, 0, 1]);
+    fill();
+    assert_eq!(run(json!({"match_patterns": ["^uri\\(HTTP"]})).unwrap(), Value::Null);
+    assert_eq!(left(), ["Boot0001", "Boot000A", "Boot0100", "BootOrder"]);
+    assert_eq!(run(json!({"match_patterns": "x"})).unwrap_err().class, ErrorClass::InvalidCommandParams);
+    assert_eq!(run(json!({"match_patterns": []})).unwrap(), Value::Null);
+    assert_eq!(left().len(), 4);
 }
 
 #[test]
