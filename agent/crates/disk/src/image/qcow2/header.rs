@@ -15,6 +15,7 @@ const DIRTY: u64 = 1 << 0;
 const CORRUPT: u64 = 1 << 1;
 const DATA_FILE: u64 = 1 << 2;
 const COMPRESSION_TYPE: u64 = 1 << 3;
+const EXTENDED_L2: u64 = 1 << 4;
 
 /// Which file format the tables are those of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,6 +179,9 @@ fn extended(bytes: &[u8], version: u32, cluster_bits: u32) -> Result<(u64, Compr
     if features & DATA_FILE != 0 {
         return Err(Qcow2Error::DataFile);
     }
+    if features & EXTENDED_L2 != 0 {
+        return Err(Qcow2Error::Subclusters);
+    }
     // A file that was not closed properly may have wrong reference counts, which are of no interest here.
     let unknown = features & !(DIRTY | COMPRESSION_TYPE);
     if unknown != 0 {
@@ -269,7 +273,7 @@ mod tests {
     #[test]
     fn hostile_headers_are_refused() {
         type Change = fn(&mut Vec<u8>);
-        let cases: [(&str, Change); 24] = [
+        let cases: [(&str, Change); 25] = [
             ("not a qcow2", |bytes| bytes[0] = b'q'),
             ("version 1", |bytes| put32(bytes, 4, 1)),
             ("version 4", |bytes| put32(bytes, 4, 4)),
@@ -287,7 +291,8 @@ mod tests {
             ("same place", |bytes| put64(bytes, 40, 0)),
             ("corrupt", |bytes| put64(bytes, 72, CORRUPT)),
             ("external data file", |bytes| put64(bytes, 72, DATA_FILE)),
-            ("0x10", |bytes| put64(bytes, 72, 1 << 4)),
+            ("subclusters", |bytes| put64(bytes, 72, 1 << 4)),
+            ("0x20", |bytes| put64(bytes, 72, 1 << 5)),
             ("0x8000000000000000", |bytes| put64(bytes, 72, 1 << 63)),
             ("compression type 0", |bytes| put64(bytes, 72, COMPRESSION_TYPE)),
             ("compression type 1", |bytes| bytes[104] = 1),

@@ -54,6 +54,9 @@ pub enum Qcow2Error {
     /// It was marked as corrupt by the program that wrote it.
     #[error("the image is marked as corrupt")]
     MarkedCorrupt,
+    /// Its tables have entries of parts of clusters. The reference agent refuses these too.
+    #[error("the image uses subclusters (extended L2 entries), which are not supported; convert it to one without")]
+    Subclusters,
     /// It needs features that are not known here.
     #[error("the image needs unknown features (bits {bits:#x})")]
     Features {

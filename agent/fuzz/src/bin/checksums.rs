@@ -1,0 +1,4 @@
+//! See `targets::checksums`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ferric_fuzz::targets::checksums(data));

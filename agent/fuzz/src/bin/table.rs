@@ -1,0 +1,4 @@
+//! See `targets::table`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ferric_fuzz::targets::table(data));
