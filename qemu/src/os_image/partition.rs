@@ -42,7 +42,7 @@ pub fn partition_image(cache_dir: &Path) -> Result<OsImage> {
 }
 
 fn build(cache_dir: &Path, work: &Path, file: &Path) -> Result<()> {
-    let packages = Packages::get(cache_dir, work)?;
+    let packages = Packages::get(cache_dir, work, false)?;
     let mut system = packages.install()?;
     let part = |ending: &str| {
         let found = system.esp.iter().find(|(path, _)| path.ends_with(ending));

@@ -69,6 +69,8 @@ pub struct Recipe {
     pub virtual_size_bytes: u64,
     /// 512, or 4096 for an image for 4Kn disks (UEFI only).
     pub sector_bytes: u32,
+    /// Whether it also starts from an md array: its initramfs has `mdadm` then.
+    pub software_raid: bool,
 }
 
 /// The image of the demonstration: 1 GiB virtual, 512 byte sectors. A GPT image starts under BIOS and UEFI alike.
@@ -80,7 +82,7 @@ impl Recipe {
     /// 1 GiB virtual, 512 byte sectors.
     #[must_use]
     pub const fn new(label: DiskLabel, format: ImageFormat) -> Self {
-        Self { label, format, virtual_size_bytes: DEMO_BYTES, sector_bytes: 512 }
+        Self { label, format, virtual_size_bytes: DEMO_BYTES, sector_bytes: 512, software_raid: false }
     }
 
     /// The image, from `cache_dir` when it is there. Several processes may ask for it at the same time.
@@ -100,7 +102,7 @@ impl Recipe {
             None => {
                 let work = workspace(&dir)?;
                 let disk = work.path().join("disk.raw");
-                build(&layout, cache_dir, work.path(), &disk)?;
+                build(&layout, cache_dir, work.path(), &disk, self.software_raid)?;
                 self.publish(&disk, &dir, ImageFormat::Raw)?
             }
         };
@@ -126,7 +128,8 @@ impl Recipe {
             system::SYSTEM_MODULES.join(" "),
             grub::config("-"),
         ];
-        let texts = system::TEXTS.iter().chain(esp::TEXTS).copied();
+        let raid = if self.software_raid { &[system::RAID_TEXT][..] } else { &[] };
+        let texts = system::TEXTS.iter().chain(esp::TEXTS).chain(raid).copied();
         for part in parts.iter().map(String::as_str).chain(texts) {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
@@ -169,8 +172,8 @@ pub(super) fn workspace(dir: &Path) -> Result<tempfile::TempDir> {
 }
 
 /// Makes the raw disk.
-fn build(layout: &Layout, cache_dir: &Path, work: &Path, disk: &Path) -> Result<()> {
-    let system = Packages::get(cache_dir, work)?.install()?;
+fn build(layout: &Layout, cache_dir: &Path, work: &Path, disk: &Path, software_raid: bool) -> Result<()> {
+    let system = Packages::get(cache_dir, work, software_raid)?.install()?;
     let mut file = File::options()
         .read(true)
         .write(true)
@@ -210,6 +213,7 @@ mod tests {
             Recipe { label: DiskLabel::Mbr, ..base.clone() },
             Recipe { virtual_size_bytes: 2048 * MIB, ..base.clone() },
             Recipe { sector_bytes: 4096, ..base.clone() },
+            Recipe { software_raid: true, ..base.clone() },
         ] {
             assert_ne!(base.key(), other.key(), "{other:?}");
         }

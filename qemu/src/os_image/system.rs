@@ -9,6 +9,7 @@ use ferric_image_build::cpio::{Archive, Node};
 use ferric_image_build::kernel::{self, Kernel, Source};
 use ferric_image_build::kmods::{ModuleTree, Selection};
 use ferric_image_build::profile::{KernelChoice, ModuleChoice, Profile, ProgramChoice};
+use ferric_image_build::programs::{self, Programs};
 
 use super::ext4::ROOT_UUID;
 use super::packages::{self, Package};
@@ -40,12 +41,20 @@ pub(super) const STORAGE_MODULES: &[&str] = &[
 pub(super) const SYSTEM_MODULES: &[&str] = &["button", "evdev", "isofs", "vfat", "nls_cp437", "nls_ascii", "nls_utf8"];
 
 const INITRAMFS_INIT: &str = include_str!("../../assets/os-image/initramfs-init.sh");
+/// What is done before each look for the root file system where it is on an array.
+const INITRAMFS_ARRAYS: &str = include_str!("../../assets/os-image/initramfs-arrays.sh");
+/// The line of [`INITRAMFS_INIT`] that looks for it.
+const LOOK: &str = "    device=$(findfs ";
 const RCS: &str = include_str!("../../assets/os-image/rcS.sh");
 const INITTAB: &str = include_str!("../../assets/os-image/inittab");
 const PROFILE: &str = include_str!("../../assets/os-image/profile.sh");
 const POWER_BUTTON: &str = include_str!("../../assets/os-image/power-button.sh");
 /// The files of this system that come from no package, part of the cache key.
 pub(super) const TEXTS: &[&str] = &[INITRAMFS_INIT, RCS, INITTAB, PROFILE, POWER_BUTTON];
+
+/// What an image that starts from software RAID has besides: modules of its initramfs, and its script for the cache key.
+pub(super) const RAID_MODULES: &[&str] = &["raid0", "raid1", "raid10"];
+pub(super) const RAID_TEXT: &str = INITRAMFS_ARRAYS;
 
 const KERNEL_PACKAGE: &str = "linux-image-amd64";
 const INITRAMFS_ZSTD_LEVEL: i32 = 15;
@@ -86,11 +95,13 @@ pub(super) struct System {
 pub(super) struct Packages {
     kernel: Kernel,
     system: BTreeMap<&'static str, Package>,
+    /// `mdadm` with its libraries, in an image that starts from software RAID.
+    raid: Programs,
 }
 
 impl Packages {
     /// Fetches them into `cache_dir` where they are not there, and unpacks them (the kernel there, the others below `work`).
-    pub(super) fn get(cache_dir: &Path, work: &Path) -> Result<Self> {
+    pub(super) fn get(cache_dir: &Path, work: &Path, software_raid: bool) -> Result<Self> {
         let source = Source::Package { cache: cache_dir.to_owned() };
         let kernel = kernel::obtain(&source, &profile(&[])).context("getting the kernel of the operating system")?;
         let debs = cache_dir.join("debs");
@@ -98,19 +109,25 @@ impl Packages {
             .iter()
             .map(|name| Ok((*name, packages::unpack(name, &debs, work)?)))
             .collect::<Result<_>>()?;
-        Ok(Self { kernel, system })
+        let mdadm = || vec!["mdadm".to_owned()];
+        let choice = ProgramChoice { packages: mdadm(), include: mdadm(), ..ProgramChoice::default() };
+        let choice = if software_raid { choice } else { ProgramChoice::default() };
+        let raid = Programs::obtain(&programs::Source::Apt { cache: cache_dir.to_owned() }, &choice)?;
+        Ok(Self { kernel, system, raid })
     }
 
     /// The system they make.
     pub(super) fn install(&self) -> Result<System> {
         let release = &self.kernel.release;
         let modules = ModuleTree::open(&self.kernel.modules, release)?;
-        let storage = modules.select(&profile(STORAGE_MODULES).modules)?;
-        let all: Vec<&str> = STORAGE_MODULES.iter().chain(SYSTEM_MODULES).copied().collect();
+        let raid = if self.raid.files.is_empty() { &[] } else { RAID_MODULES };
+        let storage: Vec<&str> = STORAGE_MODULES.iter().chain(raid).copied().collect();
+        let storage = modules.select(&profile(&storage).modules)?;
+        let all: Vec<&str> = STORAGE_MODULES.iter().chain(SYSTEM_MODULES).chain(raid).copied().collect();
         let all = modules.select(&profile(&all).modules)?;
         let busybox_path = self.files("busybox-static")?.join("bin/busybox");
         let busybox = read(&busybox_path)?;
-        let initramfs = initramfs(release, &busybox, &storage)?;
+        let initramfs = initramfs(release, &busybox, &storage, &self.raid)?;
         let kernel = read(&self.kernel.vmlinuz)?;
         let config = read(&self.kernel.vmlinuz.with_file_name(format!("config-{release}")))?;
 
@@ -223,7 +240,7 @@ fn add_modules(tree: &mut Archive, lib: &str, release: &str, selection: &Selecti
     Ok(())
 }
 
-fn initramfs(release: &str, busybox: &[u8], storage: &Selection) -> Result<Vec<u8>> {
+fn initramfs(release: &str, busybox: &[u8], storage: &Selection, raid: &Programs) -> Result<Vec<u8>> {
     let mut tree = Archive::default();
     for path in ["dev", "proc", "sys", "root", "etc"] {
         tree.add(path, Node::Directory { mode: 0o755 })?;
@@ -237,7 +254,15 @@ fn initramfs(release: &str, busybox: &[u8], storage: &Selection) -> Result<Vec<u
     for applet in ["modprobe", "switch_root"] {
         tree.add(&format!("sbin/{applet}"), Node::Symlink { target: "../bin/busybox".to_owned() })?;
     }
-    file(&mut tree, "init", 0o755, INITRAMFS_INIT)?;
+    if raid.files.is_empty() {
+        file(&mut tree, "init", 0o755, INITRAMFS_INIT)?;
+    } else {
+        file(&mut tree, "init", 0o755, INITRAMFS_INIT.replace(LOOK, &format!("    . /arrays.sh\n{LOOK}")))?;
+        file(&mut tree, "arrays.sh", 0o644, INITRAMFS_ARRAYS)?;
+        for (path, node) in &raid.files {
+            tree.add(path, node.clone())?;
+        }
+    }
     add_modules(&mut tree, "lib", release, storage)?;
     zstd::bulk::compress(&tree.to_bytes()?, INITRAMFS_ZSTD_LEVEL).context("compressing the initramfs")
 }
@@ -287,6 +312,7 @@ mod tests {
                 "base-files",
                 Package { files: "/nonexistent".into(), control: control.to_owned() },
             )]),
+            raid: Programs::default(),
         }
     }
 
@@ -323,9 +349,18 @@ mod tests {
 
     #[test]
     fn initramfs_has_what_its_init_calls() {
-        let bytes = initramfs("6.1", b"ELF", &Selection::default()).unwrap();
-        let archive = zstd::decode_all(bytes.as_slice()).unwrap();
-        let archive = String::from_utf8_lossy(&archive);
+        let made = |raid: &Programs| {
+            let bytes = initramfs("6.1", b"ELF", &Selection::default(), raid).unwrap();
+            String::from_utf8_lossy(&zstd::decode_all(bytes.as_slice()).unwrap()).into_owned()
+        };
+        let archive = made(&Programs::default());
+        assert!(!archive.contains("arrays.sh"));
+        let mut raid = Programs::default();
+        raid.files.insert("usr/sbin/mdadm".into(), Node::file(0o755, Vec::new()));
+        let with_raid = made(&raid);
+        for text in ["usr/sbin/mdadm\0", "    . /arrays.sh\n    device=$(findfs ", "mdadm --assemble --scan"] {
+            assert!(with_raid.contains(text), "{text} is missing");
+        }
         for tool in ["cat", "findfs", "modprobe", "mount", "umount", "sleep", "sort", "switch_root"] {
             assert!(INITRAMFS_INIT.contains(tool), "{tool} is packed for nothing");
             assert!(archive.contains(&format!("bin/{tool}\0")), "{tool} is missing");
