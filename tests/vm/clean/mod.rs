@@ -1,5 +1,7 @@
 //! Cleaning: signatures and data go from disks of every kind, and what must be left alone is left alone.
 
+mod erase;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use ferric_qemu::conductor::flow::{CleanReport, Flow, FlowError, FlowEvent, Limits, NoPower, Progress, probe};
 use ferric_qemu::conductor::{AgentClient, ProvisionState, Wait};
-use ferric_qemu::{Disk, DiskBus, DiskFile, FaultyIo, IoFault, artifacts};
+use ferric_qemu::{Disk, DiskBus, DiskFile, FaultyIo, IoFault, Throttle, artifacts};
 use ferric_tests::{Bench, Bundle, Plan};
 use serde_json::{Value, json};
 
@@ -38,6 +40,21 @@ const BROKEN: &str = "BROKEN";
 
 /// A disk with the superblock of an md array that nobody has assembled: as good as any other, for all that a tenant wrote.
 const MEMBER: &str = "MEMBER";
+/// Takes a MiB in a second, no more.
+const SLOW: &str = "SLOW";
+const SLOW_SIZE: u64 = 8 * MIB;
+/// An NVMe controller with three namespaces, of which the second cannot be formatted.
+const NAMESPACES: &str = "NAMESPACES";
+const SPACES: [&str; 3] = ["NAMESPACE-1", "NAMESPACE-2", "NAMESPACE-3"];
+const STUCK: &str = SPACES[1];
+
+/// Devices that the agent sees.
+const DEVICES: usize = DISKS.len() + 5 + SPACES.len();
+/// Bytes of all of them.
+const ALL_BYTES: u64 = 10 * SIZE + 4 * SLOW_SIZE;
+/// The conductor's patience, in seconds.
+const PATIENCE: u64 = 12;
+
 /// Magic of md's superblock, and where version 1.2 has it.
 const MD: &[u8] = &0xa92b_4efc_u32.to_le_bytes();
 const MD_PLACE: u64 = MIB + 4096;
@@ -99,13 +116,35 @@ impl Machine {
             files.insert(serial, file);
         }
         files["VIRTIO-4K"].write(VMFS_PLACE, &VMFS_MAGIC)?;
+        for serial in SPACES.into_iter().chain([SLOW]) {
+            files.insert(serial, kit::used_disk(dir.join(serial), 60, SLOW_SIZE, SLOW_SIZE)?);
+        }
+        let slow = Throttle { write_bytes: Some(MIB), ..Throttle::default() };
+        disks.push(Disk::new(DiskBus::VirtioBlk, files[SLOW].path()).serial(SLOW).throttle(slow));
         let mut plan = Plan::new("clean");
         plan.state = ProvisionState::Manageable;
-        plan.node = |node| node.fast_track = true;
+        plan.settings.heartbeat_timeout_secs = PATIENCE;
+        plan.node = |node| {
+            node.fast_track = true;
+            // Until disks are erased.
+            drop(node.properties.insert("skip_block_devices".to_owned(), json!([{"serial": SLOW}])));
+        };
         plan.cmdline = kit::SHORT.to_owned();
         // As the other image, but with a command that holds a disk.
         plan.image = "faulty".to_owned();
-        let bench = plan.boot(|vm| Ok(disks.into_iter().fold(vm, |vm, disk| vm.disk(disk))))?;
+        let bench = plan.boot(|vm| {
+            let vm = disks.into_iter().fold(vm, |vm, disk| vm.disk(disk));
+            let vm = vm.arg(&["-device", &format!("nvme,id=three,serial={NAMESPACES}")]);
+            Ok(SPACES.into_iter().enumerate().fold(vm, |vm, (index, serial)| {
+                let fault = IoFault { io: FaultyIo::WriteZeroes, sector: None, errno: 5, once: false };
+                let disk = Disk::new(DiskBus::Nvme, files[serial].path());
+                let disk = if serial == STUCK { disk.fault(fault) } else { disk };
+                // A number that no other disk has.
+                let (place, nsid) = (90 + index, index + 1);
+                let space = format!("nvme-ns,bus=three,drive={},nsid={nsid}", Disk::node_name(place));
+                vm.arg(&["-blockdev", &disk.blockdev(place).to_string(), "-device", &space])
+            }))
+        })?;
         let agent = bench.agent()?;
         Ok(Self { files, bench, agent })
     }
@@ -120,8 +159,44 @@ impl Machine {
         })
     }
 
+    /// Sets the disks that are to be left alone, by serial number.
+    fn skip(&self, serials: &[&str]) -> Result<()> {
+        let list = serials.iter().map(|serial| json!({"serial": serial})).collect::<Vec<_>>();
+        self.bench.conductor.update_node(&self.bench.uuid, |node| {
+            drop(node.properties.insert("skip_block_devices".to_owned(), json!(list)));
+        })
+    }
+
+    /// Names of the devices by serial number, the namespaces by what they are called here.
+    fn names(&self) -> Result<BTreeMap<String, String>> {
+        let mut names = kit::names(&self.agent)?;
+        let is_space = |disk: &&Value| disk["serial"] == NAMESPACES;
+        let disks = kit::disks(&self.agent)?;
+        let mut spaces: Vec<&str> = disks.iter().filter(is_space).filter_map(|disk| disk["name"].as_str()).collect();
+        spaces.sort_unstable();
+        names.remove(NAMESPACES);
+        names.extend(SPACES.into_iter().zip(spaces).map(|(serial, name)| (serial.to_owned(), name.to_owned())));
+        Ok(names)
+    }
+
+    /// What the agent shows of each disk that it works on now.
+    fn disks_now(&self) -> Vec<Value> {
+        let records = self.agent.commands().unwrap_or_default();
+        let progress = records.last().and_then(|record| record.extra.get("progress"));
+        progress.and_then(|progress| progress["disks"].as_array().cloned()).unwrap_or_default()
+    }
+
     /// The automated cleaning with these steps only, and the progress that was seen meanwhile.
     fn clean(&self, steps: &[&str]) -> (Result<CleanReport, FlowError>, Vec<Progress>) {
+        self.clean_seen(steps, |_| {})
+    }
+
+    /// As [`Self::clean`]; `look` is called each time progress is shown.
+    fn clean_seen(
+        &self,
+        steps: &[&str],
+        mut look: impl FnMut(&Self),
+    ) -> (Result<CleanReport, FlowError>, Vec<Progress>) {
         let known = ["erase_devices", "erase_devices_metadata"];
         let off = known.into_iter().filter(|step| !steps.contains(step)).map(|step| (step.to_owned(), 0)).collect();
         let mut seen = Vec::new();
@@ -133,6 +208,7 @@ impl Machine {
             .observer(|event| {
                 if let FlowEvent::Progress { progress, .. } = event {
                     seen.push(progress.clone());
+                    look(self);
                 }
             })
             .clean(&off);
@@ -178,13 +254,14 @@ fn failure(result: Result<CleanReport, FlowError>) -> Result<(String, String)> {
 fn disks_of_every_kind_are_cleaned() {
     let dir = artifacts::temp_dir("clean").unwrap();
     let machine = Machine::boot(dir.path()).unwrap();
-    let names = kit::names(&machine.agent).unwrap();
-    assert_eq!(names.len(), 10, "{names:?}");
+    let names = machine.names().unwrap();
+    assert_eq!(names.len(), DEVICES, "{names:?}");
     stale_version_is_told(&machine).unwrap();
     protected_file_systems_stop_everything(&machine).unwrap();
     metadata_goes(&machine, &names).unwrap();
-    everything_goes_but_what_cannot(&machine, &names).unwrap();
-    exceptions_are_obeyed(&machine, &names).unwrap();
+    erase::everything_goes_but_what_cannot(&machine, &names).unwrap();
+    erase::exceptions_are_obeyed(&machine, &names).unwrap();
+    erase::the_power_button_does_not_wait_for_a_disk(&machine, &names).unwrap();
 }
 
 fn stale_version_is_told(machine: &Machine) -> Result<()> {
@@ -235,88 +312,4 @@ fn metadata_goes(machine: &Machine, names: &BTreeMap<String, String>) -> Result<
     ensure!(left.len() == PARTITIONS.len() && left.iter().all(of_kept), "partitions left: {left:?}");
     ensure!(machine.files[MEMBER].read(MD_PLACE, MD.len())? != MD, "the superblock is still there");
     machine.files[MEMBER].check_zero(0, 34 * 512)
-}
-
-/// A disk that is in use until the very end of cleaning.
-const HELD: &str = "NVME-512";
-
-/// Erasing: all disks at once, nothing left on any of them; the one that cannot be written, the one with a broken sector and
-/// the one that is in use are named, and what is wrong with them.
-fn everything_goes_but_what_cannot(machine: &Machine, names: &BTreeMap<String, String>) -> Result<()> {
-    machine.prepare(&[])?;
-    let held = &names[HELD];
-    machine.hold(Some(held))?;
-    let before = kit::digest(&machine.files[HELD])?;
-    let (result, progress) = machine.clean(&["erase_devices"]);
-    ensure!(kit::digest(&machine.files[HELD])? == before, "a disk in use was written to");
-    machine.hold(None)?;
-    let (text, class) = failure(result)?;
-    ensure!(class == "BlockDeviceEraseError", "{class}: {text}");
-    let (read_only, broken) = (&names[READ_ONLY], &names[BROKEN]);
-    for words in [
-        format!("{read_only}: it is read-only"),
-        format!("{broken}: erasing {broken}: writing"),
-        // The request that failed begins at a whole MiB.
-        format!("at {} of {broken}", BAD_SECTOR * 512 / MIB * MIB),
-        "I/O error".to_owned(),
-        "failed on 3 of 10 disks".to_owned(),
-        format!("{held}: Destroying metadata failed on device {held}: it is still in use"),
-    ] {
-        ensure!(text.contains(&words), "no {words:?} in {text:?}");
-    }
-    for serial in DISKS.iter().map(|(serial, ..)| serial).chain([&SHAKY, &MEMBER]).filter(|serial| **serial != HELD) {
-        machine.files[serial].check_zero(0, SIZE)?;
-    }
-    let total = 10 * SIZE * 2;
-    let shown = |seen: &Progress| {
-        seen.phase.starts_with("erase /dev/")
-            && (1..total).contains(&seen.done_bytes)
-            && seen.total_bytes == Some(total)
-    };
-    ensure!(progress.iter().any(shown), "no progress was shown: {progress:?}");
-    ensure!(
-        progress.windows(2).all(|pair| pair[0].done_bytes <= pair[1].done_bytes),
-        "progress goes back: {progress:?}"
-    );
-    let journal = Bundle::of(&machine.agent)?.text("journal");
-    let shaky = &names[SHAKY];
-    ensure!(
-        journal.contains(&format!("at {} of {shaky}", BAD_SECTOR * 512 / MIB * MIB)),
-        "no error of {shaky} in the log"
-    );
-    let lines = machine.bench.vm().console().lines();
-    let first_end =
-        lines.iter().position(|line| line.contains("random_passes")).context("no verdict on the console")?;
-    let begun = lines[..first_end].iter().filter(|line| line.contains("overwriting with random bytes")).count();
-    ensure!(begun >= 4, "only {begun} disks were begun before the first one was done");
-    Ok(())
-}
-
-/// `agent_erase_skip_read_only` and the skip list make the same machine clean; the answer tells what became of each disk.
-fn exceptions_are_obeyed(machine: &Machine, names: &BTreeMap<String, String>) -> Result<()> {
-    machine.prepare(&[("agent_erase_skip_read_only", json!(true)), ("agent_erase_devices_iterations", json!(0))])?;
-    let skip = json!([{"serial": BROKEN}]);
-    machine.bench.conductor.update_node(&machine.bench.uuid, |node| {
-        drop(node.properties.insert("skip_block_devices".to_owned(), skip));
-    })?;
-    let refilled = ["VIRTIO-512", "NVME-4K", "SATA", "SCSI-4K"];
-    for serial in refilled {
-        kit::refill(&machine.files[serial], 50, OLD_BYTES)?;
-    }
-    let untouched = [BROKEN, READ_ONLY].map(|serial| kit::digest(&machine.files[serial]).unwrap());
-    let report = machine.clean(&["erase_devices"]).0.context("erasing with exceptions")?;
-    let result = &report.steps[0].result;
-    ensure!(result[&names[READ_ONLY]] == json!({"skipped": "read-only"}), "{result}");
-    ensure!(result.get(&names[BROKEN]).is_none(), "a disk of the skip list was worked on: {result}");
-    for serial in DISKS.iter().map(|(serial, ..)| serial).chain([&SHAKY, &MEMBER]) {
-        let verdict = &result[&names[*serial]];
-        ensure!(verdict["zeroed"] == true && verdict["method"] == "overwrite", "{serial}: {verdict}");
-        ensure!(verdict["bytes"] == SIZE && verdict["samples_checked"].as_u64() > Some(2), "{serial}: {verdict}");
-    }
-    for serial in refilled.into_iter().chain([HELD]) {
-        machine.files[serial].check_zero(0, SIZE)?;
-    }
-    let now = [BROKEN, READ_ONLY].map(|serial| kit::digest(&machine.files[serial]).unwrap());
-    ensure!(now == untouched, "a disk that must be left alone has changed");
-    Ok(())
 }
