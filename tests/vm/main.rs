@@ -21,6 +21,8 @@ mod deploy_faults;
 #[cfg(test)]
 mod disks;
 #[cfg(test)]
+mod efi;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod hints;
@@ -39,4 +41,10 @@ mod os_image;
 #[cfg(test)]
 mod partition;
 #[cfg(test)]
+mod partition_hostile;
+#[cfg(test)]
 mod power;
+#[cfg(test)]
+mod raid;
+#[cfg(test)]
+mod traps;

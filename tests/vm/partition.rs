@@ -1,8 +1,8 @@
 //! Images of one file system: partitions are made around them, and a machine boots from what its image brings along.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Cursor, Read as _};
-use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -15,18 +15,20 @@ use ferric_qemu::os_image::{
     PARTITION_IMAGE_LABEL, PARTITION_IMAGE_LOADER, PARTITION_IMAGE_UUID, Qcow2Kind, partition_image, qcow2_from,
     static_busybox,
 };
-use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Firmware, Image, ImageServer, Nic, Vm, artifacts};
-use ferric_tests::{Bench, MAC, Plan};
+use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Image, ImageServer, Nic, Vm, artifacts};
+use ferric_tests::{Bench, MAC, Plan, TRIVIAL_INIT_SAYS};
 use serde_json::{Map, Value, json};
 
 use crate::deploy::{NodePower, check_memory};
+use crate::efi::Store;
 use crate::kit::{self, MIB};
+use crate::traps;
 
 const ROOT_MIB: u64 = 300;
 const SWAP_MIB: u64 = 64;
 /// Size of the file system of the small image.
-const SMALL_BYTES: u64 = 8 * MIB;
-const SMALL_UUID: &str = "6f3a1c5e-0b2d-4e8f-9a71-c0ffee123456";
+pub(crate) const SMALL_BYTES: u64 = 8 * MIB;
+pub(crate) const SMALL_UUID: &str = "6f3a1c5e-0b2d-4e8f-9a71-c0ffee123456";
 
 fn drive(uuid: &str, hostname: &str) -> ConfigDrive {
     let mut drive = ConfigDrive::new(uuid, hostname);
@@ -35,7 +37,7 @@ fn drive(uuid: &str, hostname: &str) -> ConfigDrive {
 }
 
 /// The output of a tool of the host that looks at a file.
-fn tool(program: &str, args: &[&str]) -> Result<String> {
+pub(crate) fn tool(program: &str, args: &[&str]) -> Result<String> {
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let output = Command::new(program).args(args).env("PATH", path).output().with_context(|| program.to_owned())?;
     ensure!(output.status.success(), "{program} {args:?}: {output:?}");
@@ -43,7 +45,7 @@ fn tool(program: &str, args: &[&str]) -> Result<String> {
 }
 
 /// A FAT file system on a disk.
-fn fat(disk: &DiskFile, start: u64, len: u64) -> Result<fatfs::FileSystem<Cursor<Vec<u8>>>> {
+pub(crate) fn fat(disk: &DiskFile, start: u64, len: u64) -> Result<fatfs::FileSystem<Cursor<Vec<u8>>>> {
     let volume = Cursor::new(disk.read(start, usize::try_from(len)?)?);
     Ok(fatfs::FileSystem::new(volume, fatfs::FsOptions::new())?)
 }
@@ -71,6 +73,18 @@ fn deployed(disk: &DiskFile, iso: &[u8]) -> Result<()> {
     ensure!(fstab.lines().last() == Some(&*line) && fstab.lines().count() == 2, "no {line:?} in {fstab:?}");
     // Taken away as it should be, without a journal to replay.
     tool("e2fsck", &["-f", "-n", &place]).map(drop)
+}
+
+/// Of all the entries with the label one is left, in front of an order without repeats; others stay.
+fn one_entry(store: &Store) -> Result<()> {
+    let (entries, others, order) = (store.entries(PARTITION_IMAGE_LABEL), store.entries("other"), store.order());
+    ensure!(
+        entries.len() == 1 && order.first() == entries.first() && others == [4],
+        "{entries:?} {others:?} {order:?}"
+    );
+    let unique: BTreeSet<u16> = order.iter().copied().collect();
+    ensure!(unique.len() == order.len() && unique.contains(&4), "the order repeats itself: {order:?}");
+    Ok(())
 }
 
 fn acceptance(disk: &DiskFile, power: &mut NodePower<'_>, uuid: &str, encoded: String) -> Result<DeployReport> {
@@ -127,6 +141,15 @@ fn a_machine_boots_by_uefi_from_the_loader_in_its_partition_image() {
     }
     let builder = Vm::builder(name).memory_mib(256).disk(Disk::new(DiskBus::Nvme, disk.path()));
     let builder = builder.uefi_with_vars(&vars).nic(Nic::user().mac(MAC));
+    // What earlier deployments of the same system have left.
+    let mut store = Store::pristine().unwrap();
+    for number in [1, 3, 5, 7, 10] {
+        store.add_entry(number, PARTITION_IMAGE_LABEL).unwrap();
+    }
+    store.add_entry(4, "other").unwrap();
+    let order: Vec<u8> = [1_u16, 4, 3, 1, 4, 5, 7, 10, 3].into_iter().flat_map(u16::to_le_bytes).collect();
+    store.add("BootOrder", &order).unwrap();
+    store.write(&vars).unwrap();
     let mut node = Node::new(name, &[MAC]);
     node.provision_state = ProvisionState::Available;
     let uuid = node.uuid.clone();
@@ -138,7 +161,7 @@ fn a_machine_boots_by_uefi_from_the_loader_in_its_partition_image() {
         image: Image::built("virt").unwrap(),
         vm: None,
         disk_memory_mib: 512,
-        deployed: Box::new(|| deployed(&disk, &iso)),
+        deployed: Box::new(|| one_entry(&Store::read(&vars)?).and_then(|()| deployed(&disk, &iso))),
     };
     let report = acceptance(&disk, &mut power, &uuid, encode(&iso).unwrap()).unwrap();
     check_memory(&report).unwrap();
@@ -154,15 +177,21 @@ fn a_machine_boots_by_uefi_from_the_loader_in_its_partition_image() {
 }
 
 /// A machine and a small image on its server.
-struct Small {
-    bench: Bench,
-    agent: AgentClient,
-    info: Value,
+pub(crate) struct Small {
+    pub(crate) bench: Bench,
+    pub(crate) agent: AgentClient,
+    pub(crate) info: Value,
 }
 
 impl Small {
     /// Orders the image onto the disk with that serial, with further members of `image_info`.
-    fn write(&self, serial: &str, capabilities: &str, more: Value, drive: Option<&str>) -> Result<CommandRecord> {
+    pub(crate) fn write(
+        &self,
+        serial: &str,
+        capabilities: &str,
+        more: Value,
+        drive: Option<&str>,
+    ) -> Result<CommandRecord> {
         let mut node = self.bench.node()?;
         node.properties.insert("capabilities".into(), json!(capabilities));
         node.instance_info.insert("root_device".into(), json!({"serial": serial}));
@@ -183,9 +212,18 @@ impl Small {
         kit::ended(&self.bench, &self.agent, &started)
     }
 
-    fn boot_loader(&self, mode: &str, ignore: Option<bool>) -> Result<CommandRecord> {
+    pub(crate) fn boot_loader(&self, mode: &str, ignore: Option<bool>) -> Result<CommandRecord> {
+        self.install_boot_loader(json!(SMALL_UUID), mode, ignore)
+    }
+
+    pub(crate) fn install_boot_loader(
+        &self,
+        root_uuid: Value,
+        mode: &str,
+        ignore: Option<bool>,
+    ) -> Result<CommandRecord> {
         let params = json!({
-            "root_uuid": SMALL_UUID, "efi_system_part_uuid": null, "prep_boot_part_uuid": null,
+            "root_uuid": root_uuid, "efi_system_part_uuid": null, "prep_boot_part_uuid": null,
             "target_boot_mode": mode, "ignore_bootloader_failure": ignore,
         });
         let started = self.agent.command("image.install_bootloader", &params, Wait::No)?;
@@ -193,7 +231,7 @@ impl Small {
     }
 }
 
-fn small_image(dir: &Path) -> Result<std::path::PathBuf> {
+pub(crate) fn small_image(dir: &Path) -> Result<std::path::PathBuf> {
     let path = dir.join("small.raw");
     File::create(&path)?.set_len(SMALL_BYTES)?;
     tool("mke2fs", &["-q", "-F", "-t", "ext4", "-U", SMALL_UUID, &path.to_string_lossy()])?;
@@ -206,6 +244,7 @@ fn partitions_on_a_bios_machine_and_what_is_refused() {
     let image = small_image(dir.path()).unwrap();
     let disk = |serial: &str, size| kit::used_disk(dir.path().join(serial), 5, size * MIB, 24 * MIB).unwrap();
     let (mbr, kept, large) = (disk("MBR", 128), disk("KEPT", 128), disk("LARGE-4K", 1024));
+    let with_grub = traps::grub(dir.path()).unwrap();
     let mut plan = Plan::new("partition-bios");
     plan.state = ProvisionState::DeployWait;
     plan.cmdline = kit::SHORT.to_owned();
@@ -213,7 +252,12 @@ fn partitions_on_a_bios_machine_and_what_is_refused() {
     plan.files = |_| {
         let busybox = artifacts::build_dir().and_then(|build| static_busybox(&build.join("cache"))).unwrap();
         let script = b"#!/usr/sbin/busybox sh\nexec /usr/sbin/busybox mke2fs \"$@\"\n".to_vec();
-        vec![("usr/sbin/busybox".to_owned(), busybox), ("usr/sbin/mkfs.ext2".to_owned(), script)]
+        let config = b"[DEFAULT]\nenable_bios_bootloader_install = true\n".to_vec();
+        vec![
+            ("usr/sbin/busybox".to_owned(), busybox),
+            ("usr/sbin/mkfs.ext2".to_owned(), script),
+            ("etc/ironic-python-agent.d/grub.conf".to_owned(), config),
+        ]
     };
     let bench = plan
         .boot(|vm| {
@@ -228,12 +272,56 @@ fn partitions_on_a_bios_machine_and_what_is_refused() {
         .unwrap();
     let agent = bench.agent().unwrap();
     let info = kit::image_info(&bench, "/small.raw", "raw", &Content::File(image.clone())).unwrap();
-    let small = Small { bench, agent, info };
+    let mut small = Small { bench, agent, info };
     refused(&small, &mbr).unwrap();
     mbr_and_its_boot_loader(&small, &mbr, &image).unwrap();
     scratch_space_is_kept(&small, &kept, &image).unwrap();
     scratch_space_is_made(&small, &mbr).unwrap();
     large_sectors(&small, &large, &image).unwrap();
+    programs_of_an_image_are_locked_into_it(&mut small, &kept, &traps::image(dir.path()).unwrap()).unwrap();
+    grub_is_installed(&mut small, &mbr, &with_grub).unwrap();
+    small.bench.vm().kill();
+    let vm = Vm::builder("partition-grub").memory_mib(256).disk_boot().disk(Disk::new(DiskBus::VirtioBlk, mbr.path()));
+    let vm = vm.start().unwrap();
+    vm.console().wait_for(TRIVIAL_INIT_SAYS, vm.limit(Duration::from_secs(60))).unwrap();
+}
+
+/// Orders another image onto the disk with that serial and has its boot loader installed.
+fn with_boot_loader(small: &mut Small, serial: &str, image: &Path, root_mb: u64) -> Result<CommandRecord> {
+    let name = format!("/{}", image.file_name().context("a name")?.to_string_lossy());
+    small.info = kit::image_info(&small.bench, &name, "raw", &Content::File(image.to_owned()))?;
+    let sizes = json!({"root_mb": root_mb, "swap_mb": 0});
+    kit::device(&small.write(serial, "boot_mode:bios", sizes, None)?)?;
+    small.install_boot_loader(json!(traps::UUID), "bios", None)
+}
+
+/// Where the operator allows it they are run, and reach nothing but the disk that they are on.
+fn programs_of_an_image_are_locked_into_it(small: &mut Small, disk: &DiskFile, image: &Path) -> Result<()> {
+    let record = with_boot_loader(small, "KEPT", image, 20)?;
+    ensure!(record.command_status == "SUCCEEDED", "{record:?}");
+    let note = traps::note(disk.path(), MIB)?;
+    let lines: Vec<&str> = note.lines().collect();
+    ensure!(lines.first().is_some_and(|line| line.starts_with("run /usr/sbin/grub-install /dev/sd")), "{note}");
+    ensure!(note.contains("run /usr/bin/env GRUB_DISABLE_OS_PROBER=true"), "{note}");
+    for line in
+        ["pid 1 of /proc/1", "interfaces 1", "dev disk fd full null random sda sda1 stderr stdin stdout urandom zero"]
+    {
+        ensure!(lines.iter().filter(|known| *known == &line).count() == 2, "no {line:?} in {note}");
+    }
+    ensure!(note.contains("uuid ../../sda1") && !note.contains("can "), "{note}");
+    Ok(())
+}
+
+fn grub_is_installed(small: &mut Small, disk: &DiskFile, image: &Path) -> Result<()> {
+    let record = with_boot_loader(small, "MBR", image, 60)?;
+    ensure!(record.command_status == "SUCCEEDED", "{record:?}");
+    let text = record.command_result["result"].as_str().unwrap_or_default();
+    ensure!(text.contains("the image's own GRUB was installed on /dev/vd"), "{record:?}");
+    ensure!(disk.read(0, 440)?.iter().any(|byte| *byte != 0), "no boot code");
+    let place = format!("{}?offset={MIB}", disk.path().display());
+    let config = tool("debugfs", &["-R", "cat /boot/grub/grub.cfg", &place])?;
+    ensure!(config.contains(&format!("root=UUID={}", traps::UUID)), "{config}");
+    tool("e2fsck", &["-f", "-n", &place]).map(drop)
 }
 
 /// Each before the disk is touched.
@@ -275,7 +363,8 @@ fn mbr_and_its_boot_loader(small: &Small, disk: &DiskFile, image: &Path) -> Resu
     ensure!(entries == want, "{entries:?}");
     disk.check(11 * MIB, &fs::read(image)?)?;
     let record = small.boot_loader("bios", None)?;
-    kit::check_failed("BIOS", &record, "InvalidImage", &["Install of legacy BIOS bootloaders disabled"])?;
+    let words = ["the image on /dev/vd", "has no grub-install, so that no BIOS boot loader can be installed"];
+    kit::check_failed("BIOS", &record, "InvalidImage", &words)?;
     let record = small.boot_loader("bios", Some(true))?;
     ensure!(record.command_status == "SUCCEEDED", "{record:?}");
     Ok(())
@@ -344,83 +433,4 @@ fn large_sectors(small: &Small, disk: &DiskFile, image: &Path) -> Result<()> {
     config.root_dir().open_file("openstack/latest/meta_data.json")?.read_to_string(&mut meta)?;
     ensure!(meta.contains("node-4k.example.org") && config.volume_label().eq_ignore_ascii_case("config-2"), "{meta}");
     disk.check(625 * MIB, &fs::read(image)?)
-}
-
-/// An ext4 file system with what an image may have under `/boot/efi/EFI/BOOT` to get at the agent's own files: links out of
-/// it, a device and a pipe; its table of file systems is a link, too. Its superblock wants the machine halted at any damage.
-fn hostile_image(dir: &Path) -> Result<std::path::PathBuf> {
-    let (tree, path) = (dir.join("tree"), dir.join("hostile.raw"));
-    let place = tree.join("boot/efi/EFI/BOOT");
-    fs::create_dir_all(&place)?;
-    fs::create_dir_all(tree.join("etc"))?;
-    let links = [("BOOTX64.EFI", "/proc/1/environ"), ("up.efi", "../../../../../../../../etc/passwd"), ("self", "..")];
-    for (name, target) in links {
-        symlink(target, place.join(name))?;
-    }
-    symlink("/etc/passwd", tree.join("etc/fstab"))?;
-    File::create(&path)?.set_len(SMALL_BYTES)?;
-    let name = path.to_string_lossy();
-    tool("mke2fs", &["-q", "-F", "-t", "ext4", "-e", "panic", "-U", SMALL_UUID, "-d", &tree.to_string_lossy(), &name])?;
-    let script = dir.join("script");
-    fs::write(&script, "cd /boot/efi/EFI/BOOT\nmknod device.efi c 1 5\nmknod pipe.efi p\n")?;
-    tool("debugfs", &["-w", "-f", &script.to_string_lossy(), &name])?;
-    Ok(path)
-}
-
-/// A file that only begins like a file system.
-fn pretended(dir: &Path, name: &str, parts: &[(usize, &[u8])]) -> Result<std::path::PathBuf> {
-    let mut bytes = vec![0; 2 << 20];
-    for (offset, part) in parts {
-        bytes[*offset..*offset + part.len()].copy_from_slice(part);
-    }
-    let path = dir.join(name);
-    fs::write(&path, bytes)?;
-    Ok(path)
-}
-
-#[test]
-fn images_that_bring_no_loader_or_mean_harm_are_refused_in_words() {
-    let dir = artifacts::temp_dir("partition-hostile").unwrap();
-    let dir = dir.path();
-    let disk = kit::used_disk(dir.join("disk.raw"), 5, 1024 * MIB, 24 * MIB).unwrap();
-    let mut plan = Plan::new("partition-hostile");
-    plan.state = ProvisionState::DeployWait;
-    plan.cmdline = kit::SHORT.to_owned();
-    let bench = plan
-        .boot(|vm| {
-            let disk = Disk::new(DiskBus::Nvme, disk.path()).serial("ROOT");
-            Ok(vm.memory_mib(256).firmware(Firmware::uefi()).disk(disk))
-        })
-        .unwrap();
-    let agent = bench.agent().unwrap();
-    let mut small = Small { bench, agent, info: Value::Null };
-    let uuid = u128::from_str_radix(&SMALL_UUID.replace('-', ""), 16).unwrap().to_be_bytes();
-    let xfs = pretended(dir, "xfs.raw", &[(0, b"XFSB"), (32, &uuid)]).unwrap();
-    let broken = pretended(dir, "broken.raw", &[(1080, &[0x53, 0xef]), (1128, &uuid)]).unwrap();
-    for (image, words) in [
-        (
-            xfs,
-            "copying the image's boot loader to the EFI system partition: the kernel of this ramdisk has no driver for the \
-             file system on /dev/nvme0n1p3 (xfs)",
-        ),
-        (broken, "mounting the ext4 file system on /dev/nvme0n1p3"),
-        (small_image(dir).unwrap(), "the image on /dev/nvme0n1p3 has no directory /boot/efi/EFI"),
-        (
-            hostile_image(dir).unwrap(),
-            "The EFI system partition of /dev/nvme0n1 holds no boot loader that could be started",
-        ),
-    ] {
-        let name = format!("/{}", image.file_name().unwrap().to_string_lossy());
-        small.info = kit::image_info(&small.bench, &name, "raw", &Content::File(image)).unwrap();
-        // Each on the disk of the one before: nothing of it is mounted any more.
-        kit::device(&small.write("ROOT", "boot_mode:uefi", json!({}), None).unwrap()).unwrap();
-        let record = small.boot_loader("uefi", None).unwrap();
-        kit::check_failed(&name, &record, "InvalidImage", &[words]).unwrap();
-        let record = small.boot_loader("uefi", Some(true)).unwrap();
-        assert_eq!(record.command_status, "SUCCEEDED", "{name}: {record:?}");
-    }
-    let esp = fat(&disk, MIB, 550 * MIB).unwrap();
-    let boot = esp.root_dir().open_dir("EFI/BOOT").unwrap();
-    let names: Vec<String> = boot.iter().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(names, [".", ".."], "something of the agent or the image's devices is on the ESP");
 }

@@ -33,7 +33,7 @@ mod uki;
 
 pub use convert::{Qcow2Kind, qcow2_from};
 pub use layout::DiskLabel;
-pub use packages::static_busybox;
+pub use packages::{grub_install, static_busybox, systemd_boot};
 pub use partition::{PARTITION_IMAGE_LABEL, PARTITION_IMAGE_LOADER, PARTITION_IMAGE_UUID, partition_image};
 pub use recipe::{ImageFormat, OsImage, Recipe, demo_image};
 pub use tiny::{tiny_chunk, tiny_raw};

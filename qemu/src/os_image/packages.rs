@@ -31,13 +31,30 @@ pub(super) fn unpack(name: &str, debs: &Path, work: &Path) -> Result<Package> {
 
 /// BusyBox as one static program, for tests that put a tool into a ramdisk.
 pub fn static_busybox(cache_dir: &Path) -> Result<Vec<u8>> {
+    file_of(cache_dir, "busybox-static", "bin/busybox")
+}
+
+/// systemd-boot for UEFI on x86-64, for tests that want to see a real boot loader start.
+pub fn systemd_boot(cache_dir: &Path) -> Result<Vec<u8>> {
+    file_of(cache_dir, "systemd-boot-efi", "usr/lib/systemd/boot/efi/systemd-bootx64.efi")
+}
+
+/// `grub-install`, which Debian has in a package that takes over the kernels of the machine that it is installed on.
+pub fn grub_install(cache_dir: &Path) -> Result<Vec<u8>> {
+    file_of(cache_dir, "grub2-common", "usr/sbin/grub-install")
+}
+
+fn file_of(cache_dir: &Path, package: &str, path: &str) -> Result<Vec<u8>> {
     let lock = cache_dir.join("os-image/lock");
+    lock.parent()
+        .map_or(Ok(()), fs::create_dir_all)
+        .with_context(|| format!("making the folder of {}", lock.display()))?;
     let lock = fs::File::create(&lock).with_context(|| format!("making {}", lock.display()))?;
     lock.lock().context("waiting for a build of an operating system image")?;
     let work = tempfile::tempdir().context("making a folder")?;
-    let package = unpack("busybox-static", &cache_dir.join("debs"), work.path())?;
-    let program = package.files.join("bin/busybox");
-    fs::read(&program).with_context(|| format!("reading {}", program.display()))
+    let package = unpack(package, &cache_dir.join("debs"), work.path())?;
+    let file = package.files.join(path);
+    fs::read(&file).with_context(|| format!("reading {}", file.display()))
 }
 
 fn fetch(name: &str, debs: &Path) -> Result<PathBuf> {

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use ferric_sys::block_dev::BlockDev;
 
+use crate::filesystem;
 use crate::table::{self, Partition, Table};
 
 /// How much of the beginning is looked at: up to the btrfs superblock.
@@ -59,12 +60,18 @@ pub fn partition_uuid(dev: &BlockDev, partition: &Partition) -> Option<String> {
     Some(format!("{}-{:02x}", id.strip_prefix("0x")?, partition.number))
 }
 
-/// The partition that is meant by the UUID of its file system or its own.
+/// The partition that is meant by the UUID of its file system or its own, or else by the label of its file system (deploy
+/// section 8).
 pub fn find<'t>(dev: &BlockDev, table: &'t Table, uuid: &str) -> Option<&'t Partition> {
-    table.partitions.iter().find(|partition| {
+    let is_meant = |partition: &&Partition| {
         let inside = identify(dev, partition.start_bytes, partition.size_bytes).and_then(|found| found.uuid);
         [inside, partition_uuid(dev, partition)].iter().flatten().any(|known| known.eq_ignore_ascii_case(uuid))
-    })
+    };
+    let is_labelled = |partition: &&Partition| {
+        filesystem::label(dev, partition.start_bytes, partition.size_bytes).is_some_and(|label| label == uuid)
+    };
+    let partitions = || table.partitions.iter();
+    partitions().find(is_meant).or_else(|| partitions().find(is_labelled))
 }
 
 /// What the first bytes show.

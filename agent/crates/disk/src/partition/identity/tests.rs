@@ -111,6 +111,17 @@ fn a_partition_without_a_file_system_goes_by_its_own_uuid() {
     for (uuid, number) in [(UUID, Some(1)), (&*UUID.to_uppercase(), Some(1)), (inner, Some(2)), ("0x12345678", None)] {
         assert_eq!(find(&dev, &table, uuid).map(|partition| partition.number), number, "{uuid}");
     }
+    dev.write_at(MIB + 1080, &[0x53, 0xef]).unwrap();
+    for (label, at) in [("Root", MIB), (inner, MIB)] {
+        dev.write_at(at + 1024 + 120, &label.as_bytes()[..label.len().min(16)]).unwrap();
+        // Labels are told apart by case, and never hide a UUID.
+        let number = |text: &str| find(&dev, &table, text).map(|partition| partition.number);
+        assert_eq!(
+            (number("Root"), number("root"), number("")),
+            (if label == "Root" { Some(1) } else { None }, None, None)
+        );
+        assert_eq!(number(inner), Some(2));
+    }
     let mbr = TestDisk::zeroed(64 * MIB).unwrap();
     let dev = mbr.open().unwrap();
     let mut sector = [0_u8; 512];
