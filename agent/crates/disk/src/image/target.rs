@@ -108,6 +108,11 @@ impl<'a> Target<'a> {
         self.dev
     }
 
+    /// Whether zeroing costs the device less than being sent the zeroes.
+    pub(super) const fn zeroes_efficiently(&self) -> bool {
+        self.zeroes_efficiently
+    }
+
     /// Whether the first bytes of an image matter before it is written.
     pub(super) const fn judges_head(&self) -> bool {
         !matches!(self.place, Place::Disk)

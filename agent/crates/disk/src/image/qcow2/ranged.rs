@@ -28,6 +28,8 @@ const L1_STEP_BYTES: u64 = 64 << 10;
 /// L2 tables with no more than this between them are read together, up to so much at a time.
 const NEAR_BYTES: u64 = 64 << 10;
 const READ_BYTES: u64 = 1 << 20;
+/// Most gaps that are kept to be zeroed while the rest is written (16 bytes each).
+const MAX_GAPS: usize = 32 << 10;
 /// How much of a disk shows whether it has a partition table.
 const FIRST_BYTES: u64 = 4096;
 
@@ -215,7 +217,8 @@ impl Walker<'_> {
         first.effort.check(self.image.file_bytes, walks)
     }
 
-    /// Zeroes what the image does not fill.
+    /// Zeroes what the image does not fill: at once, so that the disk is written from its beginning to its end, or where the
+    /// device does it by itself and there is not too much to keep, while the rest is written.
     fn zero_gaps(
         &self,
         source: &mut dyn ImageSource,
@@ -226,28 +229,49 @@ impl Walker<'_> {
         if window.gap_bytes == 0 {
             return Ok(());
         }
+        if window.next.is_none() && sink.zeroes_efficiently() {
+            let mut gaps = Vec::new();
+            self.gaps(window, |guest, len_bytes| {
+                if gaps.len() <= MAX_GAPS {
+                    gaps.push((guest, len_bytes));
+                }
+                Ok(())
+            })?;
+            if gaps.len() <= MAX_GAPS {
+                return sink.zero_aside(gaps);
+            }
+        }
         progress.phase("zero", Some(window.gap_bytes));
         let mut zero = |guest, len_bytes| sink.zero_now(guest, len_bytes, |step| progress.add(step));
-        if window.next.is_some() {
-            // Not all extents are at hand, so the tables tell once more.
-            self.walk(source, &mut |piece| match piece {
-                Piece::Gap { guest, len_bytes } => zero(guest, len_bytes),
-                Piece::Extent(_) => Ok(()),
-            })?;
-            return Ok(());
+        if window.next.is_none() {
+            return self.gaps(window, zero);
         }
+        // Not all extents are at hand, so the tables tell once more.
+        self.walk(source, &mut |piece| match piece {
+            Piece::Gap { guest, len_bytes } => zero(guest, len_bytes),
+            Piece::Extent(_) => Ok(()),
+        })
+        .map(drop)
+    }
+
+    /// Gives what is between the extents of the only window, in the order of the disk.
+    fn gaps(
+        &self,
+        window: &mut Window,
+        mut visit: impl FnMut(u64, u64) -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
         let header = self.image.header;
         window.extents.sort_unstable_by_key(|extent| extent.guest);
         let mut at = 0;
         for extent in window.extents.iter().filter(|extent| extent.kind != Kind::Table) {
             if extent.guest > at {
-                zero(at, extent.guest - at)?;
+                visit(at, extent.guest - at)?;
             }
             let clusters = if extent.kind == Kind::Data { u64::from(extent.len) } else { 1 };
             at = extent.guest + clusters * header.cluster_bytes();
         }
         if at < header.virtual_bytes {
-            zero(at, header.virtual_bytes - at)?;
+            visit(at, header.virtual_bytes - at)?;
         }
         window.extents.sort_unstable();
         Ok(())
@@ -424,7 +448,13 @@ impl Tables for Planned<'_> {
         self.extents.next().copied()
     }
 
-    fn table(&mut self, extent: Extent, bytes: &[u8], _passed: Passed, _sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    fn table(
+        &mut self,
+        extent: Extent,
+        bytes: &[u8],
+        _passed: Passed<'_>,
+        _sink: &mut Sink<'_>,
+    ) -> Result<(), ImageError> {
         if self.keys.hash_one(bytes) == extent.guest {
             Ok(())
         } else {

@@ -16,8 +16,11 @@ mod writer;
 
 /// Blocks for what has to be gathered.
 const BLOCKS: usize = 3;
-/// Threads that unpack and write.
-const WRITERS: usize = 4;
+/// Threads that unpack and write: most, and least.
+const WRITERS: usize = 8;
+const LEAST_WRITERS: usize = 3;
+/// Content of compressed clusters that is written together.
+const BATCH_BYTES: usize = 512 << 10;
 /// Jobs that wait for a thread.
 const WAITING: usize = 6;
 /// Pieces from this length on are written as they are.
@@ -31,6 +34,8 @@ enum Job {
     Gathered(Filling),
     /// A part of the image that is zero.
     Zero { offset: u64, len_bytes: u64 },
+    /// Many such parts: places and lengths.
+    Zeroes(Vec<(u64, u64)>),
     /// Compressed clusters.
     Unpack(Batch),
 }
@@ -113,7 +118,9 @@ pub(super) fn run<T>(
     let result = std::thread::scope(|scope| {
         let (jobs, queue) = sync_channel(WAITING);
         let queue = std::sync::Arc::new(Mutex::new(queue));
-        for _ in 0..WRITERS {
+        // Each has room for a batch, and for a cluster where these are larger.
+        let writers = WRITERS * BATCH_BYTES / clusters.bytes.max(BATCH_BYTES);
+        for _ in 0..writers.max(LEAST_WRITERS) {
             let (shared, queue) = (&shared, std::sync::Arc::clone(&queue));
             scope.spawn(move || Writer::new(shared).run(&queue));
         }
@@ -185,6 +192,17 @@ impl Sink<'_> {
     pub(super) fn zero(&mut self, offset: u64, len_bytes: u64) -> Result<(), ImageError> {
         self.begin()?;
         self.send(Job::Zero { offset, len_bytes })
+    }
+
+    /// Makes many ranges zero, places and lengths, while other threads write; for devices that zero by themselves.
+    pub(super) fn zero_aside(&mut self, ranges: Vec<(u64, u64)>) -> Result<(), ImageError> {
+        self.begin()?;
+        self.send(Job::Zeroes(ranges))
+    }
+
+    /// Whether the device zeroes by itself.
+    pub(super) const fn zeroes_efficiently(&self) -> bool {
+        self.shared.target.zeroes_efficiently()
     }
 
     /// [`Sink::unpack`] of a cluster that is in one piece.
@@ -273,7 +291,7 @@ impl Batch {
 
     /// Whether its content fills one large write.
     fn is_full(&self, cluster_bytes: usize) -> bool {
-        !self.clusters.is_empty() && (self.clusters.len() + 1) * cluster_bytes > BLOCK_BYTES
+        !self.clusters.is_empty() && (self.clusters.len() + 1) * cluster_bytes > BATCH_BYTES
     }
 }
 

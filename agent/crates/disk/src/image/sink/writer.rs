@@ -6,9 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use ferric_sys::aligned::AlignedBuf;
 
-use super::{Batch, Bytes, Filling, Job, Shared};
+use super::{BATCH_BYTES, Batch, Bytes, Filling, Job, Shared};
 use crate::image::error::ImageError;
-use crate::image::pool::BLOCK_BYTES;
 use crate::image::qcow2::Qcow2Error;
 use crate::image::unpack::{Compression, UnpackError, Unpacker};
 
@@ -43,6 +42,10 @@ impl<'a> Writer<'a> {
         let target = self.shared.target;
         match job {
             Job::Zero { offset, len_bytes } => target.zero(*offset, *len_bytes, |_| ()),
+            Job::Zeroes(ranges) => {
+                let goes_on = |_: &&(u64, u64)| !self.shared.failed.load(Ordering::Relaxed);
+                ranges.iter().take_while(goes_on).try_for_each(|(offset, len)| target.zero(*offset, *len, |_| ()))
+            }
             Job::Write { offset, piece } => target.write(*offset, piece),
             Job::Gathered(Filling { block, offset, len }) => {
                 target.write(*offset, block.get(..*len).unwrap_or_default())
@@ -76,7 +79,7 @@ impl Unpacking {
     /// each other on the disk together.
     pub(super) fn run(&mut self, shared: &Shared<'_>, clusters: &[(u64, usize, &[u8])]) -> Result<(), ImageError> {
         let size = shared.cluster_bytes;
-        let content = self.content.get_or_insert_with(|| AlignedBuf::zeroed(BLOCK_BYTES.max(size)));
+        let content = self.content.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_BYTES.max(size)));
         let unpacker = match &mut self.unpacker {
             Some(unpacker) => unpacker,
             none => none.insert(Unpacker::new(shared.compression).map_err(|source| broken(0, source))?),
