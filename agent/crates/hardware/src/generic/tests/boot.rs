@@ -15,12 +15,12 @@ use super::{Lab, MIB, lab};
 use crate::generic::deploy::{self, BootLoaderRequest};
 use crate::machine::Machine;
 
-const EFIVARS: &str = "sys/firmware/efi/efivars";
-const SUFFIX: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
+pub(super) const EFIVARS: &str = "sys/firmware/efi/efivars";
+pub(super) const SUFFIX: &str = "8be4df61-93ca-11d2-aa0d-00e098032b8c";
 
 /// An image of a whole disk with partitions of the types, each of 2 MiB; the first one has a FAT file system with a loader
 /// where firmware looks.
-fn image(kind: TableKind, types: &[PartitionType]) -> Vec<u8> {
+pub(super) fn image(kind: TableKind, types: &[PartitionType]) -> Vec<u8> {
     use std::io::Write as _;
     let disk = TestDisk::zeroed(8 * MIB).unwrap();
     let dev = disk.open().unwrap();
@@ -45,7 +45,7 @@ fn image(kind: TableKind, types: &[PartitionType]) -> Vec<u8> {
     disk.bytes(0, 8 << 20).unwrap()
 }
 
-const ESP: PartitionType = PartitionType::Gpt(Guid::EFI_SYSTEM);
+pub(super) const ESP: PartitionType = PartitionType::Gpt(Guid::EFI_SYSTEM);
 const BIOS: PartitionType = PartitionType::Gpt(Guid::BIOS_BOOT);
 const DATA: PartitionType = PartitionType::Gpt(Guid::LINUX_DATA);
 

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use ferric_disk::table;
+use ferric_disk::boot::load_option;
+use ferric_disk::{filesystem, table};
 use ferric_sys::block_dev::{Access, BlockDev};
 use ferric_sys::testing::exec::ScriptedExec;
 use ferric_sys::{Cmd, Exec, ExecError, Output, Root};
@@ -11,7 +12,8 @@ use ferric_types::error::{CommandError, ErrorClass};
 use ferric_types::step::StepKind;
 use serde_json::{Value, json};
 
-use super::{Lab, MIB, lab};
+use super::{Lab, MIB, boot, lab};
+use crate::generic::deploy::{self, BootLoaderRequest};
 use crate::machine::Machine;
 use crate::root_device;
 
@@ -46,7 +48,12 @@ impl Exec for Md {
                     assert!(self.root.path(member).exists(), "{member} has no node");
                     slave(array, member);
                 }
-                std::fs::write(self.root.path(array), "").unwrap();
+                // An array of EFI system partitions is formatted at once.
+                std::fs::File::create(self.root.path(array)).unwrap().set_len(549 * MIB).unwrap();
+                if args.contains(&"esp") {
+                    std::fs::create_dir_all(self.root.path("sys/block").join(array.trim_start_matches("/dev/")))
+                        .unwrap();
+                }
             }
             ["--add", array, member] => slave(array, member),
             ["--stop", array] if self.stops => {
@@ -364,4 +371,59 @@ fn the_operating_system_goes_to_the_array_that_the_configuration_says() {
     }
     assert!(!lab.tree.path(Path::new("dev/md0")).exists());
     lab.disks = 0;
+}
+
+#[test]
+fn firmware_boots_from_any_disk_of_the_array_that_an_image_was_written_to() {
+    let mut lab = lab();
+    for (number, name) in ["vda", "vdb"].into_iter().enumerate() {
+        lab.disk(name, 2 * GIB, true);
+        let dir = format!("sys/devices/pci0000:00/0000:00:{:02x}.0/virtio{number}/block/{name}/{name}2", number + 3);
+        for (file, value) in [("partition", "2"), ("size", "1126400"), ("dev", &*format!("254:{}", number * 16 + 2))] {
+            lab.tree.file(&format!("{dir}/{file}"), value).unwrap();
+        }
+        lab.tree.link(&format!("sys/class/block/{name}2"), &dir).unwrap();
+        lab.medium(&format!("{name}2"), MIB);
+        let dev = BlockDev::open(lab.tree.path(format!("dev/{name}")), Access::Write).unwrap();
+        let member = table::Partition {
+            number: 1,
+            start_bytes: 551 * MIB,
+            size_bytes: 473 * MIB,
+            kind: table::PartitionType::Gpt(table::Guid::LINUX_DATA),
+            guid: None,
+            name: "primary".to_owned(),
+        };
+        table::create(&dev, table::TableKind::Gpt, &[member], None).unwrap();
+        superblock(&lab, &format!("{name}1"), "root", 7);
+    }
+    lab.tree.disk("md0", "virtual", "9:0", &[("size", "16777216"), ("md/level", "raid1")]).unwrap();
+    lab.medium("md0", 8 * MIB);
+    for member in ["vda1", "vdb1"] {
+        lab.tree.link(&format!("sys/class/block/md0/slaves/{member}"), &format!("sys/class/block/{member}")).unwrap();
+    }
+    lab.write("md0", 0, &boot::image(table::TableKind::Gpt, &[boot::ESP]));
+    lab.tree.file("sys/firmware/efi/fw_platform_size", "64").unwrap();
+    lab.tree.bytes(&format!("{}/BootOrder-{}", boot::EFIVARS, boot::SUFFIX), &[7, 0, 0, 0]).unwrap();
+    let md = install(&mut lab, None, true);
+    let node = json!({"raid_config": {"logical_disks": [root(json!(1))]}});
+    let request = BootLoaderRequest { target_boot_mode: "uefi".to_owned(), ..BootLoaderRequest::default() };
+    let told = lab.with(&node, |context| deploy::install_bootloader(context, &request)).unwrap();
+    assert_eq!(told, None);
+    let create = "mdadm --create /dev/md1 --force --run --metadata=1.0 --level 1 --name esp --raid-devices 2 /dev/vda2 \
+                  /dev/vdb2";
+    assert_eq!(*md.ran.lock().unwrap(), [create]);
+    for disk in ["vda", "vdb"] {
+        assert_eq!(partitions(&lab, disk), [(1, 551, 1024), (2, 1, 551)], "{disk}");
+    }
+    let open = |name: &str| BlockDev::open(lab.tree.path(format!("dev/{name}")), Access::Read).unwrap();
+    let esp = open("md1");
+    let fs = filesystem::fat(&esp, 0, 549 * MIB).unwrap();
+    assert_eq!(fs.fat_type(), fatfs::FatType::Fat32);
+    assert!(fs.root_dir().open_file("EFI/BOOT/BOOTX64.EFI").is_ok());
+    assert!(filesystem::fat(&open("md0"), MIB, 2 * MIB).is_err(), "there are two of the same serial number");
+    for (entry, label) in [("Boot0000", "ironic1 (RAID, part0)"), ("Boot0001", "ironic1 (RAID, part1)")] {
+        let path = lab.tree.path(format!("{}/{entry}-{}", boot::EFIVARS, boot::SUFFIX));
+        let bytes = std::fs::read(path).unwrap();
+        assert_eq!(load_option::label(&bytes[4..]).as_deref(), Some(label));
+    }
 }
