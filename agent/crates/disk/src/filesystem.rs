@@ -107,9 +107,16 @@ pub fn label(dev: &BlockDev, start_bytes: u64, size_bytes: u64) -> Option<String
 /// # Errors
 /// It is none, or it cannot be read.
 pub fn fat(dev: &BlockDev, start_bytes: u64, size_bytes: u64) -> io::Result<fatfs::FileSystem<Slice<'_>>> {
-    let mut slice = Slice::read_only(dev, start_bytes, size_bytes);
+    fat_in(Slice::read_only(dev, start_bytes, size_bytes))
+}
+
+/// The same in any stream, which must bear that the library writes to it.
+///
+/// # Errors
+/// As for [`fat`].
+pub(crate) fn fat_in<S: Read + Write + Seek>(mut stream: S) -> io::Result<fatfs::FileSystem<S>> {
     let mut head = [0_u8; 48];
-    slice.read_exact(&mut head)?;
+    stream.read_exact(&mut head)?;
     // The library counts the bits of a table in 32 bits, and takes the root directory's first cluster as it is.
     let word = |at: usize| {
         let bytes = head.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; 4]);
@@ -121,8 +128,8 @@ pub fn fat(dev: &BlockDev, start_bytes: u64, size_bytes: u64) -> io::Result<fatf
     if is_fat32 && (table_sectors * sector_bytes * 8 > u64::from(u32::MAX) || is_outside) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "malformed FAT32 file system"));
     }
-    slice.rewind()?;
-    fatfs::FileSystem::new(slice, fatfs::FsOptions::new().update_accessed_date(false))
+    stream.rewind()?;
+    fatfs::FileSystem::new(stream, fatfs::FsOptions::new().update_accessed_date(false))
 }
 
 fn ext_label(slice: &mut Slice<'_>) -> Option<String> {

@@ -2,24 +2,22 @@
 
 pub(crate) mod encoding;
 mod payload;
+mod rebuild;
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use ferric_sys::block_dev::{BlockDev, BlockDevError};
 use ferric_types::ErrorClass;
 
-use crate::filesystem::{self, Slice};
+use crate::filesystem;
 use crate::image::source::{Fetch, FetchRequest, SourceError};
-use crate::iso9660;
 use crate::table::{self, Partition, TableError, TableKind, gpt, mbr};
 
 pub use payload::Payload;
 
 /// Label by which an instance finds its config drive.
 const LABEL: &str = "config-2";
-/// Label of a FAT rebuilt from it: FAT knows capitals only.
-const FAT_LABEL: [u8; 11] = *b"CONFIG-2   ";
 /// Size of the partition made for it, and largest config drive.
 pub const MAX_BYTES: u64 = 64 << 20;
 /// Largest download: base64 of gzip that does not compress.
@@ -192,7 +190,7 @@ pub fn decode<'a>(
 }
 
 /// Puts a config drive on a disk: into the image's own partition labelled `config-2`, or into a new one of 64 MiB at
-/// the end. On a disk whose sectors are larger than those of ISO 9660, or when `rebuild` is set, it becomes a FAT file
+/// the end. On a disk whose sectors are larger than those of its file system, or when `rebuild` is set, it becomes a FAT file
 /// system with the same content (pitfall C20). Returns the partition.
 ///
 /// # Errors
@@ -203,15 +201,10 @@ pub fn write(dev: &BlockDev, image: &Payload<'_>, node: &str, rebuild: bool) -> 
     Ok(partition)
 }
 
-/// Whether a config drive becomes a FAT file system: it is one for CDs, and these sectors are larger or it is wanted so.
-fn becomes_fat(image: &Payload<'_>, sector: u32, rebuild: bool) -> bool {
-    (rebuild || sector > 2048) && matches!(iso9660::label(&mut image.reader()), Ok(Some(_)))
-}
-
 /// Room that a config drive needs in a partition of its own. One that becomes a FAT file system gets as much as in a
 /// whole-disk image, as the same files take more room there.
 pub fn room_bytes(image: &Payload<'_>, sector: u32, rebuild: bool) -> u64 {
-    if becomes_fat(image, sector, rebuild) { MAX_BYTES } else { image.size_bytes() }
+    if rebuild::is_due(image, sector, rebuild) { MAX_BYTES } else { image.size_bytes() }
 }
 
 /// Puts a config drive into a partition that was made for it.
@@ -225,13 +218,13 @@ pub fn write_into(
     node: &str,
     rebuild: bool,
 ) -> Result<(), ConfigDriveError> {
-    if becomes_fat(image, dev.logical_sector(), rebuild) {
+    if rebuild::is_due(image, dev.logical_sector(), rebuild) {
         tracing::info!(device = %dev.path().display(), "writing the config drive as FAT");
-        write_fat(dev, image, partition)
+        rebuild::write(dev, image, partition)
             .map_err(|source| ConfigDriveError::Rebuild { path: dev.path().to_owned(), source })?;
     } else {
         if rebuild {
-            tracing::warn!("the config drive is no ISO 9660 file system and is written as it is");
+            tracing::warn!("the config drive is no ISO 9660 or FAT file system and is written as it is");
         }
         copy(dev, image, partition, node)?;
     }
@@ -301,37 +294,6 @@ fn place(dev: &BlockDev, len_bytes: u64, node: &str) -> Result<Partition, Config
         TableKind::Mbr => mbr::add_last(dev, MAX_BYTES),
     };
     made.map_err(in_table)
-}
-
-/// Makes a FAT file system in the partition and copies the tree of an ISO 9660 image into it.
-fn write_fat(dev: &BlockDev, image: &Payload<'_>, partition: &Partition) -> io::Result<()> {
-    let mut image = image.reader();
-    let (directories, mut files) = iso9660::tree(&mut image)?;
-    // Reading forward is what a compressed image is good at.
-    files.sort_unstable_by_key(|file| file.offset);
-    let sector = u16::try_from(dev.logical_sector()).map_err(io::Error::other)?;
-    let sectors = u32::try_from(partition.size_bytes / u64::from(sector)).map_err(io::Error::other)?;
-    let options =
-        fatfs::FormatVolumeOptions::new().bytes_per_sector(sector).total_sectors(sectors).volume_label(FAT_LABEL);
-    let mut target = Slice::writable(dev, partition.start_bytes, partition.size_bytes);
-    fatfs::format_volume(&mut target, options)?;
-    target.rewind()?;
-    let fs = fatfs::FileSystem::new(target, fatfs::FsOptions::new())?;
-    let root = fs.root_dir();
-    for directory in &directories {
-        root.create_dir(directory)?;
-    }
-    for file in &files {
-        image.seek(SeekFrom::Start(file.offset))?;
-        let mut content = image.by_ref().take(u64::from(file.size));
-        let mut out = root.create_file(&file.path)?;
-        if io::copy(&mut content, &mut out)? != u64::from(file.size) {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("{} is cut", file.path)));
-        }
-        out.flush()?;
-    }
-    drop(root);
-    fs.unmount()
 }
 
 #[cfg(test)]

@@ -130,6 +130,13 @@ enum Stream<'a> {
     Packed { payload: &'a Payload<'a>, decoder: Unpacked<'a>, position: u64 },
 }
 
+impl Reader<'_> {
+    /// Whether going back means to begin anew.
+    pub(super) const fn is_packed(&self) -> bool {
+        matches!(self.stream, Stream::Packed { .. })
+    }
+}
+
 impl Read for Reader<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match &mut self.stream {

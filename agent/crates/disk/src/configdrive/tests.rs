@@ -1,3 +1,4 @@
+use std::io::Write as _;
 use std::process::Command;
 
 use base64::Engine as _;
@@ -8,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::*;
+use crate::filesystem::Slice;
 use crate::image::source::ImageSource;
 
 const MIB: u64 = 1 << 20;
@@ -152,6 +154,114 @@ fn malformed_and_oversized_content_is_refused() {
     // Only base64, but not whole: never taken for the image of a file system.
     let cut = OneFile(b"AAAAA".to_vec());
     assert!(matches!(decode("http://x/c", "n", u64::MAX, &cut, request), Err(ConfigDriveError::NotBase64 { .. })));
+}
+
+/// 64 MiB and not a byte more, in whatever form they come; and as little beyond what pipes and buffers hold.
+#[test]
+fn the_limit_is_that_of_the_partition_to_the_byte() {
+    let none = OneFile(Vec::new());
+    let most = usize::try_from(MAX_BYTES).unwrap();
+    for (size, fits) in [((64 << 10) + 1, true), (most, true), (most + 1, false)] {
+        let image = vec![0; size];
+        let text = packed(&image);
+        let gzip = STANDARD.decode(&text).unwrap();
+        let inline = decode(&text, "n", u64::MAX, &none, request);
+        let served = [image, gzip, text.clone().into_bytes()]
+            .map(|body| decode("http://x/c", "n", u64::MAX, &OneFile(body), request));
+        for (form, payload) in [inline].into_iter().chain(served).enumerate() {
+            match payload {
+                Ok(payload) => {
+                    assert!(fits && payload.size_bytes() == u64::try_from(size).unwrap(), "{size} in form {form}")
+                }
+                Err(error) => assert!(!fits && matches!(error, ConfigDriveError::TooLarge { .. }), "{size}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_bomb_is_not_unpacked_to_its_end() {
+    // 12.5 GiB in members of 64 MiB each.
+    let member = STANDARD.decode(packed(&vec![0; 64 << 20])).unwrap();
+    let bomb = STANDARD.encode(member.repeat(200));
+    let begun = std::time::Instant::now();
+    let error = decode(&bomb, "n", u64::MAX, &OneFile(Vec::new()), request).unwrap_err();
+    assert!(matches!(error, ConfigDriveError::TooLarge { .. }), "{error}");
+    assert!(begun.elapsed().as_secs() < 20, "{:?} for {} bytes", begun.elapsed(), bomb.len());
+}
+
+#[test]
+fn only_http_is_fetched() {
+    for input in ["file:///dev/zero", "ftp://h/c", "oci://h/c", "/dev/zero"] {
+        let error = decode(input, "n", u64::MAX, &OneFile(iso()), request).unwrap_err();
+        assert!(
+            matches!(error, ConfigDriveError::NotBase64 { .. } | ConfigDriveError::Gzip { .. }),
+            "{input}: {error}"
+        );
+    }
+}
+
+fn mbr_disk(size: u64, primaries: u32) -> TestDisk {
+    let disk = TestDisk::zeroed(size).unwrap();
+    let partition = |number: u32| Partition {
+        number,
+        start_bytes: u64::from(number) * MIB,
+        size_bytes: MIB,
+        kind: table::PartitionType::Mbr(0x83),
+        guid: None,
+        name: String::new(),
+    };
+    let partitions: Vec<Partition> = (1..=primaries).map(partition).collect();
+    table::create(&disk.open().unwrap(), TableKind::Mbr, &partitions, None).unwrap();
+    disk
+}
+
+/// Where it comes to lie on disks of every kind, and that it is found there again.
+#[test]
+fn every_disk_has_a_place_for_it() {
+    const TIB: u64 = 1 << 40;
+    let payload = Payload::plain(iso());
+    for (case, disk, number, end) in [
+        ("MBR", mbr_disk(256 * MIB, 1), 2, 256 * MIB),
+        ("MBR with three", mbr_disk(256 * MIB, 3), 4, 256 * MIB),
+        ("MBR, 3 TiB", mbr_disk(3 * TIB, 1), 2, 2 * TIB),
+        ("GPT, 3 TiB", gpt_disk(3 * TIB, 512), 2, 3 * TIB),
+        ("GPT, 4Kn, 15 TiB", gpt_disk(15 * TIB, 4096), 2, 15 * TIB),
+    ] {
+        let dev = disk.open().unwrap();
+        let made = write(&dev, &payload, "n", false).unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert_eq!(made.number, number, "{case}");
+        let made_end = made.start_bytes + made.size_bytes;
+        assert!(made_end <= end && end - made_end <= 2 * MIB && made.size_bytes >= MAX_BYTES, "{case}: {made:?}");
+        let label = filesystem::label(&dev, made.start_bytes, made.size_bytes);
+        assert!(label.is_some_and(|label| label.eq_ignore_ascii_case(LABEL)), "{case}");
+        assert_eq!(table::read(&dev).unwrap().unwrap().partitions.last(), Some(&made), "{case}");
+        assert_eq!(write(&dev, &payload, "n", false).unwrap(), made, "{case}: not found again");
+    }
+}
+
+#[test]
+fn a_full_mbr_and_a_place_that_is_too_small_are_refused_in_words() {
+    let full = mbr_disk(256 * MIB, 4);
+    let error = write(&full.open().unwrap(), &Payload::plain(iso()), "n", false).unwrap_err();
+    let shown = full.path().display();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "Config drive cannot be created for node n. Disk ({shown}) uses MBR partitioning and already has 4 primary \
+             partitions."
+        )
+    );
+    let disk = mbr_disk(256 * MIB, 1);
+    let dev = disk.open().unwrap();
+    dev.write_at(MIB, &iso()).unwrap();
+    let mut large = iso();
+    large.resize((1 << 20) + 1, 0);
+    let error = write(&dev, &Payload::plain(large), "n", false).unwrap_err();
+    let want = format!("partition 1 of {} has 1048576 bytes, the config drive has 1048577", disk.path().display());
+    assert_eq!(error.to_string(), want);
+    // One as small as the partition is put there.
+    assert_eq!(write(&dev, &Payload::plain(iso()), "n", false).unwrap().number, 1);
 }
 
 #[test]
