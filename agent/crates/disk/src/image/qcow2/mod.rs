@@ -12,6 +12,7 @@ use super::unpack::UnpackError;
 mod copy;
 mod effort;
 mod header;
+mod left;
 mod ranged;
 mod streamed;
 mod table;

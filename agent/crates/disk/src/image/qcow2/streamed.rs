@@ -15,6 +15,9 @@ use crate::image::sink::Sink;
 const MAX_L1_BYTES: u64 = 1 << 20;
 const MAX_L1_OFFSET: u64 = 32 << 20;
 
+/// How much of the file is kept that no table has laid claim to so far.
+const LEFT_BYTES: usize = 1 << 20;
+
 /// `guest` of the one extent that is the L1 table.
 const L1: u64 = u64::MAX;
 
@@ -38,17 +41,10 @@ pub(in crate::image) fn write_streamed(
     if len > 0 {
         found.ahead.push(Reverse(Extent { host: header.l1_offset, guest: L1, len, kind: Kind::Table }));
     }
-    let mut copier = Copier::new(id, header, kept_bytes(header));
+    let mut copier = Copier::new(id, header, LEFT_BYTES);
     copier.run(file, &mut found, sink)?;
     found.zero_gaps(sink)?;
     copier.finish(file)
-}
-
-/// QEMU puts compressed clusters into what is left of the cluster before a new L2 table, and those of other threads get
-/// their places before the table is there, so that some bytes before a table have to be at hand when it comes. Seen:
-/// 2 clusters of 64 KiB, 10 of 4 KiB, 134 of 512 bytes.
-fn kept_bytes(header: &Header) -> usize {
-    usize::try_from(header.cluster_bytes() * 16).unwrap_or_default().clamp(128 << 10, 1 << 20)
 }
 
 /// Extents that the tables so far have promised.
@@ -62,7 +58,7 @@ struct Discovered<'a> {
 }
 
 impl Discovered<'_> {
-    fn l1(&mut self, bytes: &[u8], passed: Passed) -> Result<(), ImageError> {
+    fn l1(&mut self, bytes: &[u8], passed: Passed<'_>) -> Result<(), ImageError> {
         let mut runs = Runs::new(self.header);
         let mut guest = 0_u64;
         for raw in entries(bytes, self.header) {
@@ -94,7 +90,7 @@ impl Discovered<'_> {
         }
     }
 
-    fn l2(&mut self, table: Extent, bytes: &[u8], passed: Passed, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    fn l2(&mut self, table: Extent, bytes: &[u8], passed: Passed<'_>, sink: &mut Sink<'_>) -> Result<(), ImageError> {
         let header = self.header;
         let each = |visit: &mut dyn FnMut(Piece) -> Result<(), ImageError>| {
             let mut runs = Runs::new(header);
@@ -118,9 +114,9 @@ impl Discovered<'_> {
         })
     }
 
-    fn promise(&mut self, extent: Extent, passed: Passed) -> Result<(), ImageError> {
-        let oldest = if extent.kind == Kind::Packed { passed.oldest } else { passed.position };
-        if extent.host < oldest {
+    fn promise(&mut self, extent: Extent, passed: Passed<'_>) -> Result<(), ImageError> {
+        let is_left = extent.kind == Kind::Packed && !passed.left.from(extent.host).is_empty();
+        if extent.host < passed.position && !is_left {
             return Err(ImageError::NotSequential { reason: "its tables do not come before the data they describe" });
         }
         if self.ahead.len() >= self.max_extents {
@@ -142,7 +138,13 @@ impl Tables for Discovered<'_> {
         self.ahead.pop().map(|Reverse(extent)| extent)
     }
 
-    fn table(&mut self, extent: Extent, bytes: &[u8], passed: Passed, sink: &mut Sink<'_>) -> Result<(), ImageError> {
+    fn table(
+        &mut self,
+        extent: Extent,
+        bytes: &[u8],
+        passed: Passed<'_>,
+        sink: &mut Sink<'_>,
+    ) -> Result<(), ImageError> {
         if bytes.is_empty() {
             return Err(ImageError::Broken(Qcow2Error::CutShort { offset: extent.host }));
         }
@@ -153,6 +155,7 @@ impl Tables for Discovered<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::image::qcow2::left::Leftovers;
     use crate::image::unpack::Compression;
 
     #[test]
@@ -170,7 +173,8 @@ mod tests {
         for (step, position, fails) in [(512, 0, true), (512, 8 << 30, false), (0, 0, false)] {
             let (ahead, gaps) = (BinaryHeap::new(), Vec::new());
             let mut found = Discovered { header: &header, max_extents: 10, ahead, gaps, effort: Effort::default() };
-            let passed = Passed { position, oldest: position };
+            let left = Leftovers::new(0);
+            let passed = Passed { position, left: &left };
             let result: Result<(), ImageError> = (1..=300_000).try_for_each(|piece| {
                 let (host, guest) = (position + piece * 512, piece * step);
                 // Compressed clusters near each other are no pieces of their own.
