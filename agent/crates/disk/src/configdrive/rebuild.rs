@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 16;
 /// File systems that files can be taken from.
 enum Source<'a> {
     Cd,
-    Fat { fs: fatfs::FileSystem<Window<'a>>, sector_bytes: u32 },
+    Fat { fs: Box<fatfs::FileSystem<Window<'a>>>, sector_bytes: u32 },
 }
 
 impl<'a> Source<'a> {
@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
             return None;
         }
         window.rewind().ok()?;
-        let fs = filesystem::fat_in(window).ok()?;
+        let fs = Box::new(filesystem::fat_in(window).ok()?);
         Some(Self::Fat { fs, sector_bytes: u32::from(u16::from_le_bytes([head[11], head[12]])) })
     }
 }
