@@ -100,6 +100,11 @@ impl Passes {
     pub fn work_bytes(&self, size_bytes: u64) -> u64 {
         size_bytes.saturating_mul(u64::from(self.iterations) + u64::from(self.zeroize))
     }
+
+    /// Whether a pass of zeroes is all that is wanted.
+    pub(super) fn are_one_of_zeroes(self) -> bool {
+        self == Self { iterations: 0, zeroize: true }
+    }
 }
 
 /// What the conductor and the operator want.
@@ -237,8 +242,7 @@ fn with_fallback(
 
 /// Discarding stands for a single pass of zeroes only, and only where it is certain to read as zeroes.
 fn overwriting(facts: &Facts, policy: &Policy) -> Vec<Method> {
-    let only_zeroes = policy.passes == Passes { iterations: 0, zeroize: true };
-    if facts.discard_reads_zero && only_zeroes {
+    if facts.discard_reads_zero && policy.passes.are_one_of_zeroes() {
         vec![Method::Discard, Method::Overwrite]
     } else {
         vec![Method::Overwrite]

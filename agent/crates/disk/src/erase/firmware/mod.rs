@@ -184,7 +184,8 @@ impl Facts {
             },
             Bus::Scsi => {
                 let drive = if policy.sanitize { Drive::Scsi(Offers::ask(firmware)) } else { Drive::Plain };
-                Self { drive, discard_reads_zero: scsi::unmaps_to_zero(firmware) }
+                let discard_reads_zero = policy.passes.are_one_of_zeroes() && scsi::unmaps_to_zero(firmware);
+                Self { drive, discard_reads_zero }
             }
             Bus::Other => PLAIN,
         }

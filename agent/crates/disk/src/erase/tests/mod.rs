@@ -11,6 +11,7 @@ use ferric_sys::testing::disk::TestDisk;
 use ferric_types::Progress;
 
 use super::*;
+use proptest::prelude::*;
 
 const SIZE: u64 = (2 << 20) + 512;
 
@@ -105,4 +106,19 @@ fn a_disk_that_only_pretends_to_write_is_found_out() {
     let samples = Samples::take(&dev).unwrap();
     assert_eq!(samples.must_be_gone(&dev).unwrap(), None);
     assert_eq!(samples.must_have_changed(&dev).unwrap(), Some(0));
+}
+
+proptest! {
+    #[test]
+    fn no_page_of_a_disk_makes_it_panic(
+        page in proptest::collection::vec(any::<u8>(), 0..600),
+        words in proptest::array::uniform32(any::<u8>()),
+    ) {
+        Sense::of(&page);
+        let (controller, _) = Controller::of(1, &page, &page, Some(&page));
+        prop_assert!(controller.namespaces.len() <= 150);
+        let mut identify = [0; 512];
+        identify.iter_mut().zip(words.iter().cycle()).for_each(|(to, from)| *to = *from);
+        let _state = Security::of(&identify);
+    }
 }
