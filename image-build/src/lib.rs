@@ -115,6 +115,7 @@ pub fn build(options: &Options) -> Result<Report> {
         .with_context(|| format!("packing programs for profile {}", profile.name))?;
     let mut archive = Archive::default();
     lay_out(&mut archive, &agent, &kernel, &selection, &skeleton)?;
+    list_modules(&mut archive, &profile.modules.load, &selection)?;
     for (path, node) in &programs.files {
         archive.add(path, node.clone())?;
     }
@@ -225,6 +226,18 @@ fn lay_out(archive: &mut Archive, agent: &[u8], kernel: &Kernel, selection: &Sel
         archive.add(&format!("{base}/{name}"), Node::file(0o644, text.into_bytes()))?;
     }
     Ok(())
+}
+
+/// Lists the modules that PID 1 loads at every start, as modules-load.d(5) has it.
+fn list_modules(archive: &mut Archive, load: &[String], selection: &Selection) -> Result<()> {
+    for name in load {
+        let is_there = selection.modules.contains_key(name) || selection.builtin.contains_key(name);
+        ensure!(is_there, "modules.load names {name:?}, which is not among the modules of the image (write '_' for '-')");
+    }
+    if load.is_empty() {
+        return Ok(());
+    }
+    archive.add("etc/modules-load.d/profile.conf", Node::file(0o644, (load.join("\n") + "\n").into_bytes()))
 }
 
 /// The length of `bytes` as sizes are counted everywhere else.

@@ -52,6 +52,9 @@ pub struct ModuleChoice {
     /// Names or globs that `include` shall not bring in.
     #[serde(default)]
     pub exclude: Vec<String>,
+    /// Names of packed modules to load at every start, because neither a device nor the kernel asks for them.
+    #[serde(default)]
+    pub load: Vec<String>,
     /// Whether to take out what the ramdisk does not use of a module, and with it the signature ([`crate::strip`]).
     #[serde(default)]
     pub strip: bool,

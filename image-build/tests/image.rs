@@ -194,6 +194,17 @@ fn a_choice_that_cannot_be_met_names_the_module() {
 }
 
 #[test]
+fn modules_to_load_at_every_start_are_listed_in_the_image() {
+    let fixture = Fixture::new(false);
+    let with = |load: &str| MODULES.replace("requires.", &format!("load = [{load}]\nrequires."));
+    build(&fixture.options(&with("\"jbd2\", \"atkbd\""), "out")).unwrap();
+    let files = unpack(&read(&fixture.path("out/initramfs.img")));
+    assert_eq!(files["etc/modules-load.d/profile.conf"].1, b"jbd2\natkbd\n");
+    let text = format!("{:#}", build(&fixture.options(&with("\"e1000\""), "out")).unwrap_err());
+    assert!(text.contains("modules.load names \"e1000\""), "{text}");
+}
+
+#[test]
 fn an_image_over_its_budget_is_not_accepted() {
     let fixture = Fixture::new(false);
     let mut options = fixture.options(MODULES, "out");

@@ -151,6 +151,7 @@ fn start_devices(root: &Root) -> Option<plug::Settled> {
         modules.load_named("efivarfs");
         mounts::mount_efivarfs();
     }
+    modules.load_listed(root);
     settled.inspect_err(|error| error!("looking for devices: {error}; only built-in drivers work")).ok()
 }
 

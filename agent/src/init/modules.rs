@@ -45,6 +45,19 @@ impl Modules {
         self.load_for(name)
     }
 
+    /// Loads what the image lists in `/etc/modules-load.d` (modules-load.d(5)): what no device asks for, nor the kernel.
+    pub(crate) fn load_listed(&self, root: &Root) {
+        let directory = root.path("etc/modules-load.d");
+        for file in attr::list(&directory) {
+            let text = attr::read_optional(&directory.join(&file)).unwrap_or_default();
+            for name in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+                if !self.load_named(name) {
+                    warn!("module {name}, listed in {file}, is not in this image");
+                }
+            }
+        }
+    }
+
     fn load(&self, module: &str, cause: &str) {
         for path in self.index.load_order(module) {
             let attempt = {
@@ -96,7 +109,11 @@ mod tests {
         std::fs::write(dir.join("proc/sys/kernel/osrelease"), "6.1.0\n").unwrap();
         std::fs::write(release.join("modules.dep"), "a.ko: b.ko\nb.ko:\nc.ko: b.ko\n").unwrap();
         std::fs::write(release.join("modules.alias"), "alias x:* a\nalias x:1 c\n").unwrap();
+        std::fs::create_dir_all(dir.join("etc/modules-load.d")).unwrap();
+        std::fs::write(dir.join("etc/modules-load.d/image.conf"), "# listed\n\n b \nnosuch\n").unwrap();
         let modules = Modules::of_running_kernel(&Root::at(&dir));
+        modules.load_listed(&Root::at(&dir));
+        assert_eq!(modules.attempts.lock().unwrap().keys().collect::<Vec<_>>(), ["b.ko"]);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| assert!(modules.load_for("x:1")));

@@ -136,11 +136,11 @@ fn usable_disks(context: &StepContext<'_>) -> Result<Vec<Disk>, CommandError> {
     Ok(disks)
 }
 
+/// A volume with its disks, by their index.
+type Placed = (Volume, Vec<usize>);
+
 /// Each volume with its disks, and the disks that are used at all.
-fn with_disks<'a>(
-    volumes: Vec<Volume>,
-    usable: &'a [Disk],
-) -> Result<(Vec<(Volume, Vec<usize>)>, Vec<&'a Disk>), CommandError> {
+fn with_disks(volumes: Vec<Volume>, usable: &[Disk]) -> Result<(Vec<Placed>, Vec<&Disk>), CommandError> {
     let mut used: Vec<&Disk> = Vec::new();
     let mut placed = Vec::new();
     for volume in volumes {
