@@ -124,6 +124,19 @@ pub enum ImageError {
         /// What there is.
         device_bytes: u64,
     },
+    /// The image was made for another kind of disk.
+    #[error(
+        "the image has a partition table for disks with sectors of {image_sector} bytes, but {} has sectors of {sector} \
+         bytes; deploy an image that was made for these", device.display()
+    )]
+    SectorSize {
+        /// Disk.
+        device: PathBuf,
+        /// What the image needs, bytes.
+        image_sector: u32,
+        /// What the disk has, bytes.
+        sector: u32,
+    },
     /// An image of a whole disk was to go into a partition.
     #[error(
         "the image has a partition table of its own, so it is one of a whole disk, but it was to be written into the \
@@ -193,6 +206,7 @@ impl ImageError {
                 ErrorClass::InvalidImage
             }
             Self::TooLarge { .. }
+            | Self::SectorSize { .. }
             | Self::ReadOnly { .. }
             | Self::Device { .. }
             | Self::ReadBack { .. }

@@ -45,9 +45,46 @@ fn has_table(head: &[u8]) -> bool {
     !is_fat(head) && entries.iter().all(|entry| matches!(entry[0], 0x00 | 0x80)) && entries.iter().any(is_used)
 }
 
+/// The sector size of the disks that an image with these first bytes is for, when it is not `sector`: firmware and systems
+/// look for the GPT that an MBR announces in the second sector.
+pub(super) fn other_sector(head: &[u8], sector: u32) -> Option<u32> {
+    let has_gpt = |sector: u32| {
+        let header = usize::try_from(sector).ok().and_then(|at| head.get(at..));
+        header.is_some_and(|header| header.starts_with(b"EFI PART"))
+    };
+    let (entries, _) = head.get(446..510)?.as_chunks::<16>();
+    let announced = head.get(510..512) == Some(&[0x55, 0xaa]) && entries.iter().any(|entry| entry[4] == 0xee);
+    let other = [512, 4096].into_iter().find(|other| *other != sector && has_gpt(*other));
+    other.filter(|_| announced && !has_gpt(sector))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_gpt_for_other_sectors_is_noticed_and_no_more() {
+        let image = |places: &[usize], kind: u8| {
+            let mut head = vec![0; 8192];
+            head[450] = kind;
+            head[510..512].copy_from_slice(&[0x55, 0xaa]);
+            for place in places {
+                head[*place..place + 8].copy_from_slice(b"EFI PART");
+            }
+            head
+        };
+        for (name, head, on_512, on_4096) in [
+            ("512", image(&[512], 0xee), None, Some(512)),
+            ("4096", image(&[4096], 0xee), Some(4096), None),
+            ("both", image(&[512, 4096], 0xee), None, None),
+            ("neither", image(&[], 0xee), None, None),
+            ("an MBR and leftovers", image(&[4096], 0x83), None, None),
+            ("short", image(&[4096], 0xee)[..4096].to_vec(), None, None),
+            ("shorter", vec![0xee; 300], None, None),
+        ] {
+            assert_eq!((other_sector(&head, 512), other_sector(&head, 4096)), (on_512, on_4096), "{name}");
+        }
+    }
 
     #[test]
     fn tables_are_told_from_boot_sectors() {

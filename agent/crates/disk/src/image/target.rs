@@ -11,7 +11,7 @@ use ferric_sys::block_dev::{BlockDev, BlockDevError, DirectIo};
 use ferric_types::Progress;
 
 use super::error::ImageError;
-use super::place::Place;
+use super::place::{Place, other_sector};
 use super::read_back::Sums;
 
 /// How much of the beginning is held back.
@@ -113,15 +113,14 @@ impl<'a> Target<'a> {
         self.zeroes_efficiently
     }
 
-    /// Whether the first bytes of an image matter before it is written.
-    pub(super) const fn judges_head(&self) -> bool {
-        !matches!(self.place, Place::Disk)
-    }
-
     /// Refuses an image with these first bytes where it has no business.
     pub(super) fn check_head(&self, head: &[u8]) -> Result<(), ImageError> {
         if self.place.is_wrong_for(head) {
             return Err(ImageError::NestedTable { device: self.dev.path().to_owned() });
+        }
+        let sector = self.dev.logical_sector();
+        if let Some(image_sector) = other_sector(head, sector) {
+            return Err(ImageError::SectorSize { device: self.dev.path().to_owned(), image_sector, sector });
         }
         if let Place::Judged(judge) = self.place {
             judge(head).map_err(ImageError::Place)?;

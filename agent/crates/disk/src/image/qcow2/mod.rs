@@ -16,6 +16,7 @@ mod left;
 mod ranged;
 mod streamed;
 mod table;
+mod walk;
 
 pub use header::{Family, Header};
 pub(super) use ranged::{Ranged, write_ranged};

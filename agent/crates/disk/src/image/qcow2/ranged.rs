@@ -7,14 +7,15 @@
 //! Tables near each other in the file are read by one request; a file that needs too many all the same is refused.
 
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::io::Read;
 
 use ferric_types::Progress;
 
 use super::copy::{Copier, Passed, Tables};
 use super::effort::Effort;
-use super::table::{Entry, Extent, Kind, MARKER_BYTES, Piece, Runs, check_overlap, entries, l1_entry, marked_len};
+use super::table::{Entry, Extent, Kind, MARKER_BYTES, Piece, check_overlap, entries, l1_entry, marked_len};
+use super::walk::{Walker, invalid};
 use super::{Header, Qcow2Error};
 use crate::image::download::{Tally, pump};
 use crate::image::error::ImageError;
@@ -23,15 +24,10 @@ use crate::image::sink::Sink;
 use crate::image::source::{ImageSource, SourceError};
 use crate::image::unpack::Unpacker;
 
-/// How much of the L1 table is read at a time.
-const L1_STEP_BYTES: u64 = 64 << 10;
-/// L2 tables with no more than this between them are read together, up to so much at a time.
-const NEAR_BYTES: u64 = 64 << 10;
-const READ_BYTES: u64 = 1 << 20;
 /// Most gaps that are kept to be zeroed while the rest is written (16 bytes each).
 const MAX_GAPS: usize = 32 << 10;
-/// How much of a disk shows whether it has a partition table.
-const FIRST_BYTES: u64 = 4096;
+/// How much of a disk shows what its partition table is like, with sectors of up to 4096 bytes.
+const FIRST_BYTES: u64 = 8192;
 
 /// An image and what is needed to read it.
 pub(in crate::image) struct Ranged<'a> {
@@ -124,12 +120,12 @@ impl Ranged<'_> {
         }
     }
 
-    fn download_error(&self, source: SourceError) -> ImageError {
+    pub(super) fn download_error(&self, source: SourceError) -> ImageError {
         ImageError::Download { id: self.id.to_owned(), source }
     }
 
     /// Refuses what is not within the file.
-    fn check_inside(&self, what: &'static str, offset: u64, len_bytes: u64) -> Result<(), Qcow2Error> {
+    pub(super) fn check_inside(&self, what: &'static str, offset: u64, len_bytes: u64) -> Result<(), Qcow2Error> {
         match offset.checked_add(len_bytes) {
             Some(end) if end <= self.file_bytes => Ok(()),
             _ => Err(Qcow2Error::OutsideFile { what, offset, file_bytes: self.file_bytes }),
@@ -161,14 +157,6 @@ impl Window {
         marked.unwrap_or_else(ends).min(image.file_bytes)
     }
 }
-
-/// Walks the tables.
-struct Walker<'a> {
-    image: &'a Ranged<'a>,
-    keys: RandomState,
-}
-
-type Visit<'v> = dyn FnMut(Piece) -> Result<(), ImageError> + 'v;
 
 impl Walker<'_> {
     /// The lowest extents from the offset `from` of the file on.
@@ -275,164 +263,6 @@ impl Walker<'_> {
         }
         window.extents.sort_unstable();
         Ok(())
-    }
-
-    /// Reads all tables in the order of the disk and gives all pieces of it. Memory: a few neighbouring tables.
-    fn walk(&self, source: &mut dyn ImageSource, visit: &mut Visit<'_>) -> Result<(u64, Effort), ImageError> {
-        let (image, header) = (self.image, self.image.header);
-        let mut digest = self.keys.build_hasher();
-        let mut effort = Effort::default();
-        let mut runs = Runs::new(header);
-        self.table(0, image.header_bytes, &mut digest, visit)?;
-        if !image.tail.is_empty() {
-            let tail_bytes = u64::try_from(image.tail.len()).unwrap_or_default();
-            self.table(image.file_bytes.saturating_sub(tail_bytes), image.tail, &mut digest, visit)?;
-        }
-        let l1_bytes = header.l1_entries * header.entry_bytes();
-        image.check_inside("the L1 table", header.l1_offset, l1_bytes).map_err(invalid)?;
-        let (mut guest, mut l2_tables, mut near) = (0_u64, 0, Near::default());
-        let mut l1_at = header.l1_offset;
-        let l1_end = header.l1_offset + l1_bytes;
-        let mut l1 = Vec::new();
-        while l1_at < l1_end {
-            l1.resize(usize::try_from((l1_end - l1_at).min(L1_STEP_BYTES)).unwrap_or_default(), 0);
-            source.read_exact_at(l1_at, &mut l1).map_err(|source| image.download_error(source))?;
-            effort.requests += 1;
-            self.table(l1_at, &l1, &mut digest, visit)?;
-            if !header.has_l2() {
-                self.clusters(guest, &l1, &mut runs, &mut effort, visit)?;
-                effort.check(image.file_bytes, 1)?;
-                guest += u64::try_from(l1.len()).unwrap_or_default() / header.entry_bytes() * header.cluster_bytes();
-                l1_at += u64::try_from(l1.len()).unwrap_or_default();
-                continue;
-            }
-            for (index, raw) in entries(&l1, header).enumerate() {
-                if let Some(host) = l1_entry(raw, header).map_err(invalid)? {
-                    l2_tables += 1;
-                    // Tables do not share a place, so this many take up this much of the file.
-                    if l2_tables > image.file_bytes / (header.l2_entries() * header.entry_bytes()) {
-                        return Err(invalid(Qcow2Error::TooManyTables));
-                    }
-                    let len_bytes = header.l2_needed(guest) * header.entry_bytes();
-                    image.check_inside("an L2 table", host, len_bytes).map_err(invalid)?;
-                    if !near.holds(host, len_bytes) {
-                        let end = self.end_of_neighbours(entries(&l1, header).skip(index), guest);
-                        near.read(source, host, end).map_err(|source| image.download_error(source))?;
-                        effort.requests += 1;
-                    }
-                    let l2 = near.get(host, len_bytes);
-                    self.table(host, l2, &mut digest, visit)?;
-                    self.clusters(guest, l2, &mut runs, &mut effort, visit)?;
-                    effort.check(image.file_bytes, 1)?;
-                } else if let Some(piece) = runs.push_gap(guest, header.l2_coverage()) {
-                    visit(piece)?;
-                }
-                guest = guest.saturating_add(header.l2_coverage());
-            }
-            l1_at += u64::try_from(l1.len()).unwrap_or_default();
-        }
-        if let Some(piece) = runs.finish() {
-            visit(piece)?;
-        }
-        Ok((digest.finish(), effort))
-    }
-
-    /// Where the last of the L2 tables ends that are worth reading with the first of `tables`, entries of the L1 table
-    /// for the disk's bytes from `guest` on.
-    fn end_of_neighbours(&self, tables: impl Iterator<Item = u64>, mut guest: u64) -> u64 {
-        let header = self.image.header;
-        let (mut begin, mut end) = (None, 0_u64);
-        for raw in tables {
-            let len_bytes = header.l2_needed(guest) * header.entry_bytes();
-            guest = guest.saturating_add(header.l2_coverage());
-            let host = match l1_entry(raw, header) {
-                Ok(Some(host)) => host,
-                Ok(None) => continue,
-                // It is refused when its turn comes.
-                Err(_) => break,
-            };
-            let (first, next_end) = (*begin.get_or_insert(host), host.saturating_add(len_bytes));
-            let is_far = host < end || host - end > NEAR_BYTES || next_end - first > READ_BYTES;
-            // Whether the first one is within the file has been seen already.
-            if end > 0 && (is_far || next_end > self.image.file_bytes) {
-                break;
-            }
-            end = next_end;
-        }
-        end
-    }
-
-    /// Notes a table that has been read.
-    fn table(
-        &self,
-        host: u64,
-        bytes: &[u8],
-        digest: &mut impl Hasher,
-        visit: &mut Visit<'_>,
-    ) -> Result<(), ImageError> {
-        let fingerprint = self.keys.hash_one(bytes);
-        digest.write_u64(host);
-        digest.write_u64(fingerprint);
-        let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        visit(Piece::Extent(Extent { host, guest: fingerprint, len, kind: Kind::Table }))
-    }
-
-    /// The clusters of a table for the disk's bytes from `guest` on.
-    fn clusters(
-        &self,
-        guest: u64,
-        table: &[u8],
-        runs: &mut Runs<'_>,
-        effort: &mut Effort,
-        visit: &mut Visit<'_>,
-    ) -> Result<(), ImageError> {
-        let header = self.image.header;
-        let mut guest = guest;
-        for raw in entries(table, header) {
-            let entry = Entry::parse(raw, header).map_err(FormatError::Qcow2)?;
-            if let Entry::Data { host } | Entry::Packed { host, .. } = entry {
-                self.image.check_inside("a cluster", host, 1).map_err(FormatError::Qcow2)?;
-            }
-            if let Some(piece) = runs.push(guest, entry) {
-                if let Piece::Extent(extent) = &piece {
-                    effort.piece(extent, header);
-                }
-                visit(piece)?;
-            }
-            guest += header.cluster_bytes();
-        }
-        Ok(())
-    }
-}
-
-fn invalid(error: Qcow2Error) -> ImageError {
-    ImageError::Format(FormatError::Qcow2(error))
-}
-
-/// A part of the file with one or more tables.
-#[derive(Debug, Default)]
-struct Near {
-    begin: u64,
-    bytes: Vec<u8>,
-}
-
-impl Near {
-    fn read(&mut self, source: &mut dyn ImageSource, begin: u64, end: u64) -> Result<(), SourceError> {
-        self.begin = begin;
-        self.bytes.resize(usize::try_from(end.saturating_sub(begin)).unwrap_or_default(), 0);
-        source.read_exact_at(begin, &mut self.bytes)
-    }
-
-    fn holds(&self, host: u64, len_bytes: u64) -> bool {
-        let end = self.begin + u64::try_from(self.bytes.len()).unwrap_or_default();
-        !self.bytes.is_empty() && host >= self.begin && host + len_bytes <= end
-    }
-
-    /// A table that is held.
-    fn get(&self, host: u64, len_bytes: u64) -> &[u8] {
-        let from = usize::try_from(host.saturating_sub(self.begin)).unwrap_or(usize::MAX);
-        let len = usize::try_from(len_bytes).unwrap_or(usize::MAX);
-        self.bytes.get(from..).and_then(|rest| rest.get(..len)).unwrap_or_default()
     }
 }
 

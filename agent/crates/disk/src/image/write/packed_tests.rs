@@ -6,6 +6,7 @@ use ferric_types::error::chain;
 
 use super::tests::{DISK, MIB, Mode, VIRTUAL, assert_no_table, assert_untouched, assert_written, source, write};
 use super::*;
+use crate::image::compressed::FileCompression;
 use crate::image::compressed::tests::{ALL, packed};
 use crate::image::testing::{disk_content, qcow2, spec};
 

@@ -8,6 +8,7 @@ use ferric_types::{CommandError, ErrorClass};
 
 use super::tests::{DISK, MIB, Mode, assert_untouched, source};
 use super::*;
+use crate::image::compressed::FileCompression;
 use crate::image::compressed::tests::packed;
 use crate::image::testing::{disk_content, progress, qcow2, spec};
 
