@@ -376,6 +376,7 @@ fn settings_of(config: &Config) -> Settings {
         inject_files_priority: config.inject_files_priority,
         enable_bios_bootloader_install: config.enable_bios_bootloader_install,
         image_read_back: config.image_read_back,
+        disable_bootc_deploy: config.disable_bootc_deploy,
         pxe_interface: config.bootif.clone(),
         image_server_auth: ServerAuth {
             strategy: config.image_server_auth_strategy.clone(),

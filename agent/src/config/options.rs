@@ -196,6 +196,8 @@ options! {
         "Limit for a whole download; 0 for none.";
     md5_enabled: bool, "", "DEFAULT" "md5_enabled", BOOLEAN, value::boolean, "true", Full,
         "Accept MD5 checksums of images.";
+    disable_bootc_deploy: bool, "", "DEFAULT" "disable_bootc_deploy", BOOLEAN, value::boolean, "false", Full,
+        "Refuse bootable containers also where the ramdisk has podman; without it they are always refused.";
     disable_deep_image_inspection: bool, "", "DEFAULT" "disable_deep_image_inspection", BOOLEAN, value::boolean, "false", Full,
         "Trust the format an image says it has.";
     permitted_image_formats: Vec<String>, "", "DEFAULT" "permitted_image_formats", LIST, value::list, "raw,gpt,qcow2", Full,
@@ -236,7 +238,6 @@ options! {
         "mdns" "lookup_attempts", "3", Later, "Tries to find a service by multicast DNS.";
         "mdns" "params", "", Later, "Parameters to assume in place of those found.";
         "mdns" "interfaces", "", Later, "NICs to use for multicast DNS.";
-        "DEFAULT" "disable_bootc_deploy", "false", NotNeeded, "Ferric always refuses to deploy bootable containers.";
         "container" "allow_arbitrary_containers", "false", Later, "Run any container as a step.";
         "container" "allowed_containers", "", Later, "Containers that may run as a step.";
         "container" "container_steps_file", "/etc/ironic-python-agent.d/mysteps.yaml", Later, "Steps that run containers.";

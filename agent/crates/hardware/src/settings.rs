@@ -40,6 +40,8 @@ pub struct Settings {
     pub inject_files_priority: u32,
     /// Whether GRUB of the image may be run to install a BIOS boot loader.
     pub enable_bios_bootloader_install: bool,
+    /// Whether bootable containers are refused even where podman is there.
+    pub disable_bootc_deploy: bool,
     /// Raw value of the `BOOTIF` kernel parameter.
     pub pxe_interface: Option<String>,
     /// Log-in to the image server, for images that bring none of their own.
@@ -70,6 +72,7 @@ impl Default for Settings {
             ignore_bootloader_failure: false,
             inject_files_priority: 0,
             enable_bios_bootloader_install: false,
+            disable_bootc_deploy: false,
             pxe_interface: None,
             image_server_auth: ServerAuth::default(),
             image_retry: RetryPolicy::default(),

@@ -1,7 +1,8 @@
-//! `standby.execute_bootc_install`: bootable containers, which are refused (deploy section 11).
+//! `standby.execute_bootc_install`: bootable containers (deploy section 11).
 
-use ferric_hardware::generic::bootc;
+use ferric_hardware::generic::bootc::{self, Request};
 use ferric_types::CommandError;
+use serde_json::Value;
 
 use crate::command::{Command, Context, Mode};
 
@@ -9,29 +10,34 @@ use crate::command::{Command, Context, Mode};
 #[derive(Debug)]
 pub struct ExecuteBootcInstall;
 
-/// Its parameters: all that Ironic sends, so that the answer is the reason and no complaint about them.
+/// Its parameters. Printing them shows no secret.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
     /// Reference of the container image.
-    pub image_source: String,
-    // What is refused needs none of these.
-    #[serde(default, rename = "instance_info")]
-    _instance_info: serde::de::IgnoredAny,
-    #[serde(default, rename = "pull_secret")]
-    _pull_secret: serde::de::IgnoredAny,
-    #[serde(default, rename = "configdrive")]
-    _configdrive: serde::de::IgnoredAny,
+    pub image_source: Value,
+    /// `bootc_authorized_keys`, `bootc_tpm2_luks`.
+    #[serde(default)]
+    pub instance_info: Option<Value>,
+    /// base64 of what the registry is told.
+    #[serde(default)]
+    pub pull_secret: Option<ferric_types::Secret<Value>>,
+    /// Config drive: base64 of gzip, or a URL.
+    #[serde(default)]
+    pub configdrive: Option<ferric_types::Secret<Value>>,
 }
 
 impl Command for ExecuteBootcInstall {
     const NAME: &'static str = "execute_bootc_install";
     const MODE: Mode = Mode::Async;
     type Params = Params;
-    type Reply = ();
+    type Reply = String;
 
-    fn run(_context: &Context, params: Params) -> Result<(), CommandError> {
-        Err(bootc::refuse(Some(&params.image_source)))
+    fn run(context: &Context, params: Params) -> Result<String, CommandError> {
+        let secret = params.pull_secret.as_ref().map(ferric_types::Secret::expose);
+        let drive = params.configdrive.as_ref().map(ferric_types::Secret::expose);
+        let request = Request::new(Some(&params.image_source), secret, params.instance_info.as_ref(), drive)?;
+        context.app.with_step_context(&context.progress, |step| bootc::install(step, &request))
     }
 }
 

@@ -105,7 +105,7 @@ pub fn requests(info: &ImageInfo, settings: &Settings) -> Result<Vec<FetchReques
 }
 
 /// The table is read again, its backup moved, the config drive put beside the image. Returns the disk's identifier.
-fn finish(
+pub(super) fn finish(
     context: &StepContext<'_>,
     dev: &BlockDev,
     node: &Node,
@@ -136,7 +136,7 @@ fn finish(
 
 /// A disk with an image that is not finished. When dropped, by an error or a panic, the head of the image is taken away
 /// again: a deployment that failed must not leave a disk that boots.
-struct Unfinished<'a>(&'a BlockDev);
+pub(super) struct Unfinished<'a>(pub(super) &'a BlockDev);
 
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
@@ -190,12 +190,12 @@ fn unpack_bytes(available: Option<u64>) -> u64 {
 }
 
 /// Whether a config drive is one in name only; the reference agent asks Python whether it is true.
-fn is_nothing(drive: &Value) -> bool {
+pub(super) fn is_nothing(drive: &Value) -> bool {
     drive.is_null() || drive.as_str().is_some_and(str::is_empty)
 }
 
 /// The config drive, fetched and checked; `None` when there is none.
-fn payload<'a>(
+pub(super) fn payload<'a>(
     context: &StepContext<'_>,
     given: Option<&'a Value>,
     node: &Node,

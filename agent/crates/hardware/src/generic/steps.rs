@@ -5,138 +5,59 @@ use serde_json::{Map, Value, json};
 
 use super::{bootc, deploy, erase, inject, metadata, nvram, pstore, raid};
 use crate::context::StepContext;
-use crate::manager::{Priorities, Priority, Step};
+use crate::manager::{Priorities, Priority, Step, StepFn};
 
+const ZERO: Option<Priority> = Some(Priority::Fixed(0));
+/// Putting something on a disk that the node is to boot.
+const DEPLOY: Priorities = Priorities { deploy: ZERO, service: ZERO, ..Priorities::NONE };
 /// Making and deleting arrays by the node's own configuration.
-const RAID: Priorities =
-    Priorities { clean: Some(Priority::Fixed(0)), service: Some(Priority::Fixed(0)), ..Priorities::NONE };
+const RAID: Priorities = Priorities { clean: ZERO, service: ZERO, ..Priorities::NONE };
+/// Files, when the operator has said so.
+const INJECT: Option<Priority> = Some(Priority::Setting(|settings| settings.inject_files_priority));
+
+/// In the list of cleaning.
+const fn clean(priority: u32) -> Priorities {
+    Priorities { clean: Some(Priority::Fixed(priority)), ..Priorities::NONE }
+}
+
+/// A step of cleaning, which may be aborted.
+const fn cleaning(name: &'static str, priorities: Priorities, run: StepFn) -> Step {
+    Step { name, interface: "deploy", priorities, reboot_requested: false, abortable: Some(true), args: &[], run }
+}
+
+/// A step of deploying and servicing. What the conductor itself gives to it needs no announcement.
+const fn deploying(name: &'static str, run: StepFn) -> Step {
+    Step { abortable: None, ..cleaning(name, DEPLOY, run) }
+}
 
 /// Steps in the order in which they are announced.
 pub(super) const STEPS: &[Step] = &[
+    cleaning("erase_devices", clean(10), |context, _| erase::erase_devices(context)),
+    cleaning("erase_devices_metadata", Priorities { deploy: ZERO, ..clean(99) }, |context, _| {
+        metadata::erase_devices_metadata(context)
+    }),
+    cleaning("erase_devices_express", clean(0), |context, _| erase::erase_devices_express(context)),
+    cleaning("erase_pstore", clean(0), |context, _| pstore::erase_pstore(context)),
     Step {
-        name: "erase_devices",
-        interface: "deploy",
-        priorities: Priorities { clean: Some(Priority::Fixed(10)), ..Priorities::NONE },
-        reboot_requested: false,
-        abortable: Some(true),
-        args: &[],
-        run: |context, _| erase::erase_devices(context),
-    },
-    Step {
-        name: "erase_devices_metadata",
-        interface: "deploy",
-        priorities: Priorities {
-            clean: Some(Priority::Fixed(99)),
-            deploy: Some(Priority::Fixed(0)),
-            ..Priorities::NONE
-        },
-        reboot_requested: false,
-        abortable: Some(true),
-        args: &[],
-        run: |context, _| metadata::erase_devices_metadata(context),
-    },
-    Step {
-        name: "erase_devices_express",
-        interface: "deploy",
-        priorities: Priorities { clean: Some(Priority::Fixed(0)), ..Priorities::NONE },
-        reboot_requested: false,
-        abortable: Some(true),
-        args: &[],
-        run: |context, _| erase::erase_devices_express(context),
-    },
-    Step {
-        name: "erase_pstore",
-        interface: "deploy",
-        priorities: Priorities { clean: Some(Priority::Fixed(0)), ..Priorities::NONE },
-        reboot_requested: false,
-        abortable: Some(true),
-        args: &[],
-        run: |context, _| pstore::erase_pstore(context),
-    },
-    Step {
-        name: "clean_uefi_nvram",
-        interface: "deploy",
-        priorities: Priorities {
-            clean: Some(Priority::Fixed(0)),
-            deploy: Some(Priority::Fixed(0)),
-            ..Priorities::NONE
-        },
-        reboot_requested: false,
-        abortable: Some(true),
         args: nvram::ARGS,
-        run: nvram::clean_uefi_nvram,
+        ..cleaning("clean_uefi_nvram", Priorities { deploy: ZERO, ..clean(0) }, nvram::clean_uefi_nvram)
     },
     Step {
-        name: "delete_configuration",
         interface: "raid",
-        priorities: RAID,
-        reboot_requested: false,
-        abortable: Some(true),
-        args: &[],
-        run: |context, _| raid::delete_configuration(context),
+        ..cleaning("delete_configuration", RAID, |context, _| raid::delete_configuration(context))
     },
     Step {
-        name: "create_configuration",
         interface: "raid",
-        priorities: RAID,
-        reboot_requested: false,
-        abortable: Some(true),
-        args: &[],
-        run: |context, _| raid::create_configuration(context),
+        ..cleaning("create_configuration", RAID, |context, _| raid::create_configuration(context))
     },
+    Step { interface: "raid", args: raid::ARGS, ..deploying("apply_configuration", raid::apply_configuration) },
+    deploying("write_image", write_image),
     Step {
-        name: "apply_configuration",
-        interface: "raid",
-        priorities: Priorities {
-            deploy: Some(Priority::Fixed(0)),
-            service: Some(Priority::Fixed(0)),
-            ..Priorities::NONE
-        },
-        reboot_requested: false,
-        abortable: None,
-        args: raid::ARGS,
-        run: raid::apply_configuration,
-    },
-    Step {
-        name: "write_image",
-        interface: "deploy",
-        priorities: Priorities {
-            deploy: Some(Priority::Fixed(0)),
-            service: Some(Priority::Fixed(0)),
-            ..Priorities::NONE
-        },
-        reboot_requested: false,
-        abortable: None,
-        // Given by the conductor itself, which needs no announcement.
-        args: &[],
-        run: write_image,
-    },
-    Step {
-        name: "inject_files",
-        interface: "deploy",
-        priorities: Priorities {
-            deploy: Some(Priority::Setting(|settings| settings.inject_files_priority)),
-            service: Some(Priority::Setting(|settings| settings.inject_files_priority)),
-            ..Priorities::NONE
-        },
-        reboot_requested: false,
-        abortable: None,
+        priorities: Priorities { deploy: INJECT, service: INJECT, ..Priorities::NONE },
         args: inject::ARGS,
-        run: inject::inject_files,
+        ..deploying("inject_files", inject::inject_files)
     },
-    Step {
-        name: "execute_bootc_install",
-        interface: "deploy",
-        priorities: Priorities {
-            deploy: Some(Priority::Fixed(0)),
-            service: Some(Priority::Fixed(0)),
-            ..Priorities::NONE
-        },
-        reboot_requested: false,
-        abortable: None,
-        args: &[],
-        run: |_, args| Err(bootc::refuse(args.get("image_source").and_then(Value::as_str))),
-    },
+    deploying("execute_bootc_install", bootc::step),
 ];
 
 fn write_image(context: &StepContext<'_>, args: &Map<String, Value>) -> Result<Value, CommandError> {

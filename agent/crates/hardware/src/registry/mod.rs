@@ -180,4 +180,6 @@ fn check_names(managers: &[&'static dyn HardwareManager]) -> Result<(), Hardware
 }
 
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;

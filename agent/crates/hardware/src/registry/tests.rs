@@ -1,3 +1,4 @@
+use super::testing::Fake;
 use super::*;
 use crate::manager::{BmcAddresses, Priorities, Priority, Probes};
 use ferric_sys::testing::machine::MachineTree;
@@ -18,38 +19,6 @@ impl Exec for NoPrograms {
 
 fn machine() -> Machine {
     Machine::at(Root::at("/ferric-no-such-root"), Arc::new(NoPrograms))
-}
-
-#[derive(Debug)]
-struct Fake {
-    name: &'static str,
-    class: &'static str,
-    support: HardwareSupport,
-    steps: &'static [Step],
-}
-
-impl HardwareManager for Fake {
-    fn name(&self) -> &'static str {
-        self.name
-    }
-    fn class_name(&self) -> &'static str {
-        self.class
-    }
-    fn version(&self) -> &'static str {
-        "7"
-    }
-    fn support(&self, _: &Machine) -> HardwareSupport {
-        self.support
-    }
-    fn initialize(&self, _: &Machine) -> Result<(), HardwareError> {
-        Ok(())
-    }
-    fn steps(&self) -> &'static [Step] {
-        self.steps
-    }
-    fn probes(&self) -> &'static Probes {
-        &Probes::NONE
-    }
 }
 
 const fn step(name: &'static str, clean: u32, run: crate::manager::StepFn) -> Step {
@@ -87,6 +56,7 @@ static LOW: Fake = Fake {
         step("falls_through", 1, says_low),
         step("stops", 1, says_low),
     ],
+    ..Fake::PLAIN
 };
 static HIGH: Fake = Fake {
     name: "high",
@@ -98,9 +68,15 @@ static HIGH: Fake = Fake {
         step("nobody", 1, refuses),
         step("stops", 1, fails),
     ],
+    ..Fake::PLAIN
 };
-static ABSENT: Fake =
-    Fake { name: "absent", class: "Absent", support: HardwareSupport::None, steps: &[step("absent", 1, says_low)] };
+static ABSENT: Fake = Fake {
+    name: "absent",
+    class: "Absent",
+    support: HardwareSupport::None,
+    steps: &[step("absent", 1, says_low)],
+    ..Fake::PLAIN
+};
 
 fn registry() -> Registry {
     Registry::new(&[&LOW, &ABSENT, &HIGH], &machine()).unwrap()
@@ -129,12 +105,14 @@ fn among_equals_priority_decides_then_the_class_name() {
         class: "A",
         support: HardwareSupport::Generic,
         steps: &[step("x", 1, says_low), step("y", 3, says_low)],
+        ..Fake::PLAIN
     };
     static B: Fake = Fake {
         name: "b",
         class: "B",
         support: HardwareSupport::Generic,
         steps: &[step("x", 2, says_low), step("y", 3, says_low)],
+        ..Fake::PLAIN
     };
     let steps = Registry::new(&[&B, &A], &machine()).unwrap().steps(StepKind::Clean, &Settings::default());
     assert_eq!(steps["B"][0].step, "x");
@@ -144,12 +122,13 @@ fn among_equals_priority_decides_then_the_class_name() {
 
 #[test]
 fn duplicate_names_are_an_error_that_names_both() {
-    static TWIN: Fake = Fake { name: "low", class: "Twin", support: HardwareSupport::None, steps: &[] };
+    static TWIN: Fake = Fake { name: "low", class: "Twin", support: HardwareSupport::None, steps: &[], ..Fake::PLAIN };
     static TWICE: Fake = Fake {
         name: "twice",
         class: "Twice",
         support: HardwareSupport::Generic,
         steps: &[step("s", 1, says_low), step("s", 1, says_high)],
+        ..Fake::PLAIN
     };
     let twin = Registry::new(&[&LOW, &TWIN], &machine()).unwrap_err().to_string();
     assert!(twin.contains("Low") && twin.contains("Twin") && twin.contains("\"low\""), "{twin}");
@@ -226,32 +205,8 @@ fn slow_bmc() -> (&'static std::sync::atomic::AtomicU32, Registry) {
         }),
         ..Probes::NONE
     };
-    #[derive(Debug)]
-    struct Slow;
-    impl HardwareManager for Slow {
-        fn name(&self) -> &'static str {
-            "slow"
-        }
-        fn class_name(&self) -> &'static str {
-            "Slow"
-        }
-        fn version(&self) -> &'static str {
-            "1"
-        }
-        fn support(&self, _machine: &Machine) -> HardwareSupport {
-            HardwareSupport::Generic
-        }
-        fn initialize(&self, _machine: &Machine) -> Result<(), HardwareError> {
-            Ok(())
-        }
-        fn steps(&self) -> &'static [Step] {
-            &[]
-        }
-        fn probes(&self) -> &'static Probes {
-            const { &PROBES }
-        }
-    }
-    (&ASKED, Registry::new(&[&Slow], &machine()).unwrap())
+    static SLOW: Fake = Fake { name: "slow", probes: &PROBES, ..Fake::PLAIN };
+    (&ASKED, Registry::new(&[&SLOW], &machine()).unwrap())
 }
 
 #[test]
@@ -351,33 +306,10 @@ fn managers_are_asked_and_prepared_once_whatever_is_done_with_them() {
 }
 
 /// Hides a USB device.
-#[derive(Debug)]
-struct Hider;
-
-impl HardwareManager for Hider {
-    fn name(&self) -> &'static str {
-        "hider"
-    }
-    fn class_name(&self) -> &'static str {
-        "Hider"
-    }
-    fn version(&self) -> &'static str {
-        "1"
-    }
-    fn support(&self, _: &Machine) -> HardwareSupport {
-        HardwareSupport::Mainline
-    }
-    fn initialize(&self, _: &Machine) -> Result<(), HardwareError> {
-        Ok(())
-    }
-    fn steps(&self) -> &'static [Step] {
-        &[]
-    }
-    fn probes(&self) -> &'static Probes {
-        const PROBES: Probes = Probes { keeps_usb: Some(|device| device.product != "Secret"), ..Probes::NONE };
-        &PROBES
-    }
-}
+static HIDER: Fake = {
+    const PROBES: Probes = Probes { keeps_usb: Some(|device| device.product != "Secret"), ..Probes::NONE };
+    Fake { name: "hider", support: HardwareSupport::Mainline, probes: &PROBES, ..Fake::PLAIN }
+};
 
 #[test]
 fn a_hidden_usb_device_is_not_shown() {
@@ -393,7 +325,7 @@ fn a_hidden_usb_device_is_not_shown() {
         devices.into_iter().map(|device| device.product).collect::<Vec<_>>()
     };
     assert_eq!(shown(&[&crate::generic::GENERIC]), ["Keyboard", "Secret"]);
-    assert_eq!(shown(&[&crate::generic::GENERIC, &Hider]), ["Keyboard"]);
+    assert_eq!(shown(&[&crate::generic::GENERIC, &HIDER]), ["Keyboard"]);
 }
 
 #[test]

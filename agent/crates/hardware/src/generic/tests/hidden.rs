@@ -4,41 +4,17 @@ use ferric_types::error::ErrorClass;
 use serde_json::{Value, json};
 
 use super::{Lab, MIB, lab};
-use crate::error::HardwareError;
-use crate::machine::Machine;
-use crate::manager::{HardwareManager, HardwareSupport, Probes, Step};
+use crate::manager::{HardwareSupport, Probes};
 use crate::probe::disks::Disk;
 use crate::registry::Registry;
+use crate::registry::testing::Fake;
 use crate::root_device;
 
 /// Knows that one disk of its machines belongs to the BMC.
-#[derive(Debug)]
-struct Hider;
-
-impl HardwareManager for Hider {
-    fn name(&self) -> &'static str {
-        "hider"
-    }
-    fn class_name(&self) -> &'static str {
-        "Hider"
-    }
-    fn version(&self) -> &'static str {
-        "1"
-    }
-    fn support(&self, _: &Machine) -> HardwareSupport {
-        HardwareSupport::Mainline
-    }
-    fn initialize(&self, _: &Machine) -> Result<(), HardwareError> {
-        Ok(())
-    }
-    fn steps(&self) -> &'static [Step] {
-        &[]
-    }
-    fn probes(&self) -> &'static Probes {
-        const PROBES: Probes = Probes { keeps_disk: Some(keeps), ..Probes::NONE };
-        &PROBES
-    }
-}
+static HIDER: Fake = {
+    const PROBES: Probes = Probes { keeps_disk: Some(keeps), ..Probes::NONE };
+    Fake { name: "hider", support: HardwareSupport::Mainline, probes: &PROBES, ..Fake::PLAIN }
+};
 
 fn keeps(disk: &Disk) -> bool {
     disk.info.serial.as_deref() != Some("serial-vdb")
@@ -47,7 +23,7 @@ fn keeps(disk: &Disk) -> bool {
 fn with_hidden_disk() -> Lab {
     let mut lab = lab();
     lab.disk("vda", 8 * MIB, true).disk("vdb", 8 * MIB, true);
-    let managers = [crate::MANAGERS, &[&Hider]].concat();
+    let managers = [crate::MANAGERS, &[&HIDER]].concat();
     lab.registry = Registry::new(&managers, &lab.machine).unwrap();
     lab
 }

@@ -168,20 +168,3 @@ fn files_are_written_fetched_and_deleted_in_their_file_system() {
     assert!(!place.path().join("etc/old").exists());
     assert_eq!(*lab.services.fetch.asked.lock().unwrap(), ["http://user:pw@server/node-1?x={1}"]);
 }
-
-#[test]
-fn bootable_containers_are_refused_with_the_reason() {
-    let lab = machine(&[0x83]);
-    let args = json!({"image_source": "docker://registry/os:1?token=s3cret", "oci_pull_secret": "s3cret"});
-    let error = lab
-        .with(&json!({}), |context| {
-            lab.registry.execute(StepKind::Deploy, "execute_bootc_install", context, args.as_object().unwrap())
-        })
-        .unwrap_err();
-    assert_eq!(error.class, ErrorClass::CommandExecution);
-    assert!(
-        error.details.starts_with("Container image docker://registry/os:1 not written: bootable containers"),
-        "{error}"
-    );
-    assert!(error.details.contains("podman") && !error.details.contains("s3cret"), "{error}");
-}

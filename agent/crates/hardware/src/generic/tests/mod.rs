@@ -20,6 +20,7 @@ use crate::registry::Registry;
 use crate::settings::Settings;
 
 mod boot;
+mod bootc;
 mod clean;
 mod deploy;
 mod hidden;
