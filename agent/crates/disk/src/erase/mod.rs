@@ -161,6 +161,11 @@ impl std::fmt::Debug for Target<'_> {
     }
 }
 
+/// Unlocks an ATA disk that an interrupted erasure has left locked, so that it can be read. Whether it was unlocked.
+pub fn unlock(firmware: &dyn Firmware) -> bool {
+    ata::unlock_ours(firmware)
+}
+
 /// Erases disks one after the other: a single one, or the namespaces of one NVMe controller, on which some commands hit
 /// all. `spared` names namespaces of that controller that are not among them. One that fails does not stop the others.
 pub fn erase(

@@ -15,12 +15,18 @@ use crate::probe::system;
 const MOST: u32 = 32;
 
 /// Writes the certificate. Erasing has not failed when that fails: it is told in the log.
-pub(super) fn write(context: &StepContext<'_>, disks: &[Disk], outcomes: &Outcomes, began: SystemTime) {
+pub(super) fn write<'a>(
+    context: &StepContext<'_>,
+    disks: impl IntoIterator<Item = &'a Disk>,
+    outcomes: &Outcomes,
+    began: SystemTime,
+) {
     if outcomes.is_empty() {
         return;
     }
     let directory = context.machine.root.path("var/log");
-    let document = document(context, disks, outcomes, began).to_string();
+    let medium = |disk: &Disk| Some(medium(disk, outcomes.get(&disk.info.name)?));
+    let document = document(context, disks.into_iter().filter_map(medium).collect(), began).to_string();
     let free = (1..=MOST).map(|number| directory.join(format!("erase-certificate-{number}.json")));
     let written =
         std::fs::create_dir_all(&directory).and_then(|()| match free.into_iter().find(|path| !path.exists()) {
@@ -32,11 +38,9 @@ pub(super) fn write(context: &StepContext<'_>, disks: &[Disk], outcomes: &Outcom
     }
 }
 
-fn document(context: &StepContext<'_>, disks: &[Disk], outcomes: &Outcomes, began: SystemTime) -> Value {
+fn document(context: &StepContext<'_>, media: Vec<Value>, began: SystemTime) -> Value {
     let seconds = |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let vendor = system::vendor(&context.machine.root);
-    let media: Vec<Value> =
-        disks.iter().filter_map(|disk| Some(medium(disk, outcomes.get(&disk.info.name)?))).collect();
     json!({
         "document": "certificate of media disposition",
         "standard": "NIST SP 800-88 Revision 1",

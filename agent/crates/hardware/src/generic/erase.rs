@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use ferric_disk::erase::{self, Bus, Passes, Policy, Target};
 use ferric_disk::wipe;
-use ferric_sys::block_dev::BlockDev;
+use ferric_sys::block_dev::{Access, BlockDev};
 use ferric_types::error::{CommandError, chain};
 use ferric_types::{DiskProgress, Node};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ use super::targets::{Outcomes, Targets, answer, arrays_of, checked, for_each_gro
 use super::{certificate, metadata};
 use crate::context::StepContext;
 use crate::probe::disks::{self, Disk, DiskKind};
+use crate::skip_list;
 
 /// Pause between two tries to get a disk for oneself.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
@@ -25,27 +26,51 @@ const MAX_ITERATIONS: u64 = 100;
 
 /// Erases every disk that may be erased, and answers with what became of each.
 pub(super) fn erase_devices(context: &StepContext<'_>) -> Result<Value, CommandError> {
-    let Targets { disks, kept_arrays } = checked(context)?;
+    let policy = policy(context.node);
+    if policy.ata {
+        open_locked(context)?;
+    }
+    let targets = checked(context)?;
     let began = SystemTime::now();
-    let outcomes = Work::new(context, &disks, &kept_arrays, policy(context.node), "erase").run();
-    certificate::write(context, &disks, &outcomes, began);
+    let mut outcomes = targets.failed();
+    outcomes.extend(Work::new(context, &targets.disks, &targets.kept_arrays, policy).run());
+    let unreadable = targets.unreadable.iter().map(|(disk, _)| disk);
+    certificate::write(context, targets.disks.iter().chain(unreadable), &outcomes, began);
     answer("Erasing", outcomes)
+}
+
+/// Unlocks ATA disks that an interrupted erasure has left locked: nothing could be read of them, to see whether they are to be
+/// spared. Whatever else is the matter with a disk shows later.
+fn open_locked(context: &StepContext<'_>) -> Result<(), CommandError> {
+    let disks = context.registry.disks(context.machine, context.settings)?;
+    let disks = skip_list::without_skipped(&context.machine.root, context.node, disks)?;
+    for disk in disks.iter().filter(|disk| bus_of(disk) == Bus::Ata) {
+        let dev = BlockDev::open(context.machine.root.path(&disk.info.name), Access::Read);
+        if let Ok(dev) = dev
+            && erase::unlock(&dev)
+        {
+            tracing::info!(disk = disk.info.name, "unlocked after an interrupted erasure");
+        }
+    }
+    Ok(())
 }
 
 /// Has NVMe disks erase themselves, and wipes the metadata of all others and of those that do not.
 pub(super) fn erase_devices_express(context: &StepContext<'_>) -> Result<Value, CommandError> {
-    let Targets { disks, kept_arrays } = checked(context)?;
+    let targets = checked(context)?;
+    let mut all = targets.failed();
+    let Targets { disks, kept_arrays, .. } = targets;
     let began = SystemTime::now();
     let policy = Policy { go_on: false, sanitize: false, ..policy(context.node) };
     let erases_itself = |disk: &Disk| {
         policy.nvme && bus_of(disk) == Bus::Nvme && !disk.read_only && arrays_of(context, disk).is_empty()
     };
     let (quick, mut rest): (Vec<Disk>, Vec<Disk>) = disks.into_iter().partition(erases_itself);
-    let outcomes = Work::new(context, &quick, &kept_arrays, policy, "erase").run();
+    let outcomes = Work::new(context, &quick, &kept_arrays, policy).run();
     certificate::write(context, &quick, &outcomes, began);
     rest.extend(quick.into_iter().filter(|disk| !matches!(outcomes.get(&disk.info.name), Some(Ok(_)))));
     context.progress.phase("erase metadata", None);
-    let mut all: Outcomes = outcomes.into_iter().filter(|(_, outcome)| outcome.is_ok()).collect();
+    all.extend(outcomes.into_iter().filter(|(_, outcome)| outcome.is_ok()));
     all.extend(metadata::wipe_disks(context, rest, kept_arrays));
     // The reference agent answers null; what became of each disk is in the log.
     answer("Express erasing", all).map(|_| Value::Null)
@@ -105,15 +130,9 @@ struct Work<'a> {
 }
 
 impl<'a> Work<'a> {
-    fn new(
-        context: &'a StepContext<'a>,
-        disks: &'a [Disk],
-        kept_arrays: &'a [String],
-        policy: Policy,
-        word: &str,
-    ) -> Self {
+    fn new(context: &'a StepContext<'a>, disks: &'a [Disk], kept_arrays: &'a [String], policy: Policy) -> Self {
         let names: Vec<&str> = disks.iter().map(|disk| disk.info.name.as_str()).collect();
-        context.progress.phase(format!("{word} {}", names.join(", ")), None);
+        context.progress.phase(format!("erase {}", names.join(", ")), None);
         let sizes = disks.iter().map(|disk| (disk.info.name.clone(), policy.passes.work_bytes(disk.info.size)));
         let parts = context.progress.disks(sizes);
         Self { context, disks, parts, kept_arrays, policy }

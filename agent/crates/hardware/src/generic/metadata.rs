@@ -8,7 +8,7 @@ use ferric_sys::attr;
 use ferric_types::error::{CommandError, chain};
 use serde_json::{Value, json};
 
-use super::targets::{Outcomes, Targets, answer, arrays_of, arrays_on, checked, for_each_disk, reason_to_skip};
+use super::targets::{Outcomes, answer, arrays_of, arrays_on, checked, for_each_disk, reason_to_skip};
 use crate::context::StepContext;
 use crate::probe::disks::{Disk, DiskKind};
 
@@ -23,10 +23,12 @@ const CONCURRENCY: usize = 8;
 /// A member of an assembled array keeps its metadata when the array's own is wiped here, or is to be kept: as with the
 /// reference agent an array outlives cleaning until it is deleted. A superblock alone makes no member.
 pub(super) fn erase_devices_metadata(context: &StepContext<'_>) -> Result<Value, CommandError> {
-    let Targets { disks, kept_arrays } = checked(context)?;
+    let targets = checked(context)?;
+    let mut outcomes = targets.failed();
     context.progress.phase("erase metadata", None);
+    outcomes.extend(wipe_disks(context, targets.disks, targets.kept_arrays));
     // The reference agent answers null; what became of each disk is in the log.
-    answer("Erasing metadata", wipe_disks(context, disks, kept_arrays)).map(|_| Value::Null)
+    answer("Erasing metadata", outcomes).map(|_| Value::Null)
 }
 
 /// Wipes disks that have passed the checks, arrays first.

@@ -24,6 +24,8 @@ pub(super) struct Targets {
     pub(super) disks: Vec<Disk>,
     /// Md arrays on the skip list, by kernel name.
     pub(super) kept_arrays: Vec<String>,
+    /// Disks that could not be looked at, and why: they fail, and keep no other from being erased.
+    pub(super) unreadable: Vec<(Disk, String)>,
 }
 
 /// Disks that may be erased: all but those on the skip list. Every one of them has passed the check for protected file
@@ -35,11 +37,30 @@ pub(super) fn checked(context: &StepContext<'_>) -> Result<Targets, CommandError
     let arrays: Vec<String> =
         all.iter().filter(|disk| disk.kind == DiskKind::Raid).map(|disk| disk.kname.clone()).collect();
     let disks = skip_list::without_skipped(&context.machine.root, context.node, all)?;
-    for disk in &disks {
-        guard::check(context.machine, context.settings, context.node, disk)?;
-    }
     let kept_arrays = arrays.into_iter().filter(|kname| !disks.iter().any(|disk| disk.kname == *kname)).collect();
-    Ok(Targets { disks, kept_arrays })
+    Targets { disks, kept_arrays, unreadable: Vec::new() }.looked_at(context)
+}
+
+impl Targets {
+    /// Sets disks apart that cannot be looked at. What cannot be checked is not safe.
+    fn looked_at(mut self, context: &StepContext<'_>) -> Result<Self, CommandError> {
+        for disk in std::mem::take(&mut self.disks) {
+            match guard::check(context.machine, context.settings, context.node, &disk) {
+                Ok(()) => self.disks.push(disk),
+                Err(error) if error.class == ErrorClass::BlockDevice => {
+                    tracing::error!(disk = disk.info.name, reason = error.details, "disk failed");
+                    self.unreadable.push((disk, error.details));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self)
+    }
+
+    /// The disks that could not be looked at, as outcomes.
+    pub(super) fn failed(&self) -> Outcomes {
+        self.unreadable.iter().map(|(disk, reason)| (disk.info.name.clone(), Err(reason.clone()))).collect()
+    }
 }
 
 /// Why a disk is left alone, as the operator reads it.

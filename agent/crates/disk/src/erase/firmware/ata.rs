@@ -136,6 +136,20 @@ fn unlock(firmware: &dyn Firmware, mut state_now: Security) -> Result<(Security,
     Err(FirmwareError::Locked { expired: state(firmware)?.expired })
 }
 
+/// Unlocks a drive that is locked by a password of ours; whether there was such a drive.
+pub(crate) fn unlock_ours(firmware: &dyn Firmware) -> bool {
+    match state(firmware) {
+        Ok(security) if security.locked && !security.frozen => match unlock(firmware, security) {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(error = ferric_types::error::chain(&error), "a drive stays locked");
+                false
+            }
+        },
+        _ => false,
+    }
+}
+
 /// Erases the drive, from whatever state it is in (hardware section 5.2), and waits for the end. Nothing can stop it.
 pub(crate) fn erase(firmware: &dyn Firmware, enhanced: bool) -> Result<(), FirmwareError> {
     let begin = state(firmware)?;

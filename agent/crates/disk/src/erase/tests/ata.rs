@@ -123,6 +123,24 @@ fn a_drive_without_security_or_behind_something_that_passes_no_ata_commands_is_o
 }
 
 #[test]
+fn only_what_an_interrupted_erasure_has_locked_is_unlocked() {
+    type Change = fn(&mut AtaState);
+    let cases: [(&str, Change, bool, usize); 5] = [
+        ("open", |s| s.password = password(""), false, 0),
+        ("ours", |s| (s.password, s.locked) = (password(""), true), true, 1),
+        ("by its name", |s| (s.password, s.locked) = (password("NULL"), true), true, 2),
+        ("foreign", |s| (s.password, s.locked) = (password("secret"), true), false, 2),
+        ("frozen", |s| (s.password, s.locked, s.frozen) = (password(""), true, true), false, 0),
+    ];
+    for (case, change, want, commands) in cases {
+        let disk = TestDisk::used(512).unwrap();
+        let drive = Ata::new(&disk, change);
+        assert_eq!((crate::erase::unlock(&drive), sent(&drive).len()), (want, commands), "{case}");
+    }
+    assert!(!crate::erase::unlock(&Deaf));
+}
+
+#[test]
 fn the_state_is_in_word_128() {
     let words = |word_128: u16| {
         let mut words = [0; 512];

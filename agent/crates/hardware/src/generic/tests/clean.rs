@@ -294,19 +294,19 @@ fn erase_pstore_deletes_every_entry_and_needs_none() {
 }
 
 #[test]
-fn a_disk_that_vanishes_between_the_list_and_the_look_at_it_is_named_and_nothing_is_erased() {
-    for step in ["erase_devices", "erase_devices_metadata"] {
-        let mut lab = lab();
-        lab.disk("vda", 4 * MIB, false).disk("vdb", 4 * MIB, false);
-        std::fs::remove_file(lab.tree.path("dev/vdb")).unwrap();
-        let error = lab.clean(step, &json!({})).unwrap_err();
-        assert!(error.details.contains("dev/vdb") && error.details.contains("No such file"), "{step}: {error}");
-        assert_eq!(lab.byte("vda", 0), 0xa5, "{step}");
-        // With the protection off it is met when it is to be erased, and the others are.
-        let node = json!({"driver_internal_info": {"wipe_special_filesystems": false}});
-        let error = lab.clean(step, &node).unwrap_err();
-        assert_eq!(error.class, ErrorClass::BlockDeviceErase, "{step}: {error}");
-        assert!(error.details.contains("failed on 1 of 2 disks: /dev/vdb: "), "{step}: {error}");
-        assert_eq!(lab.byte("vda", 0), 0, "{step}");
+fn a_disk_that_cannot_be_looked_at_fails_by_name_and_the_others_are_erased() {
+    for step in ["erase_devices", "erase_devices_metadata", "erase_devices_express"] {
+        // With and without the look for what is protected.
+        for look in [true, false] {
+            let mut lab = lab();
+            lab.disk("vda", 4 * MIB, false).disk("vdb", 4 * MIB, false);
+            std::fs::remove_file(lab.tree.path("dev/vdb")).unwrap();
+            let node = json!({"driver_internal_info": {"wipe_special_filesystems": look}});
+            let error = lab.clean(step, &node).unwrap_err();
+            assert_eq!(error.class, ErrorClass::BlockDeviceErase, "{step}: {error}");
+            assert!(error.details.contains("failed on 1 of 2 disks: /dev/vdb: "), "{step}: {error}");
+            assert!(error.details.contains("No such file"), "{step}: {error}");
+            assert_eq!(lab.byte("vda", 0), 0, "{step}");
+        }
     }
 }
