@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes what reads foreign bytes, guided by coverage: scripts/fuzz.sh TARGET SECONDS [ARGUMENT of libFuzzer]...
 # Without arguments it lists the targets. Needs a C++ compiler (g++, or CXX) and qemu-img; writes to build/fuzz/ only.
-# An input that crashes, takes more than 5 s or more than 256 MiB ends the run and is kept beside the corpus.
+# An input that crashes or takes more than 5 s ends the run and is kept beside the corpus. The fuzzer itself keeps all inputs
+# in memory; afterwards those worth keeping are run once more, with no more than 256 MiB for everything.
 . "$(dirname "$0")/lib.sh"
 
 FUZZ=$ROOT/build/fuzz
@@ -28,6 +29,7 @@ say "fuzzing $target for $seconds s"
 cd "$FUZZ/$target"
 export MALLOC_ARENA_MAX=2
 [ -w /dev/shm ] && export TMPDIR=/dev/shm # the disks are files
-exec "$FUZZ/target/x86_64-unknown-linux-gnu/release/$target" corpus seeds -artifact_prefix=found/ \
-    -max_total_time="$seconds" -timeout=5 -rss_limit_mb=256 -max_len=131072 -use_value_profile=1 -print_final_stats=1 \
-    "$@"
+program=$FUZZ/target/x86_64-unknown-linux-gnu/release/$target
+"$program" corpus seeds -artifact_prefix=found/ -max_total_time="$seconds" -timeout=5 -rss_limit_mb=512 -max_len=131072 \
+    -use_value_profile=1 -print_final_stats=1 "$@"
+exec "$program" corpus seeds -artifact_prefix=found/ -runs=0 -timeout=5 -rss_limit_mb=256 -print_final_stats=1

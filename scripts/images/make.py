@@ -248,6 +248,8 @@ def make_vmdk():
     image("vmdk-grains-same", changed("vmdk-small", (4 * 512 + 4, produce("vmdk-small")[4 * 512:4 * 512 + 4])))
     image("vmdk-grain-is-1", changed("vmdk-small", (4 * 512, le32(1))))
     image("vmdk-cut", changed("vmdk-small", cut=-5000))
+    # Of the last grain only half is on the disk: less than a grain is missing, but all of the last one.
+    image("vmdk-cut-before-last-grain", vmdk(noise(40 * 512), grain=16)[:23000])
     image("vmdk-stream-cut", changed("vmdk-tables-last", cut=-1024))
     image("vmdk-stream-more", changed("vmdk-tables-last", more=bytes(512)))
     image("vmdk-stream-no-zlib", changed("vmdk-tables-last", (8 * 512 + 12, b"\0\0")))

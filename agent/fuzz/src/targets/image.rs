@@ -117,7 +117,9 @@ fn both_ways(file: &[u8], format: Option<&str>) {
 fn both(file: &[u8], format: Option<&str>) -> [Outcome; 2] {
     let outcomes = [true, false].map(|ranges| write(file, format, ranges));
     for error in outcomes.iter().filter_map(|(result, _)| result.as_ref().err()) {
-        let is_refusal = error.class() == ErrorClass::InvalidImage || matches!(error, ImageError::TooLarge { .. });
+        // Not the disk's, which only does as it is told.
+        let is_refusal = matches!(error.class(), ErrorClass::InvalidImage | ErrorClass::ImageWrite)
+            && !matches!(error, ImageError::Device { .. } | ImageError::Stopped { .. });
         assert!(is_refusal, "{}", chain(error));
     }
     outcomes
@@ -133,7 +135,9 @@ fn compare((by_ranges, first): Outcome, (in_order, second): Outcome) {
             assert!(first == second, "the disks differ");
         }
         (Err(error), Ok(_)) => panic!("by ranges: {}", chain(&error)),
-        (_, Err(_)) => {}
+        // One pass only takes longer, or needs what comes later.
+        (Ok(_), Err(ImageError::NotSequential { .. } | ImageError::Scattered { .. })) | (Err(_), Err(_)) => {}
+        (Ok(_), Err(error)) => panic!("in order: {}", chain(&error)),
     }
 }
 

@@ -171,7 +171,7 @@ impl<'a> Copier<'a> {
         while done < total {
             let most = usize::try_from(total - done).unwrap_or(usize::MAX);
             let Some(piece) = file.next(most).map_err(|error| ImageError::from_stream(self.id, error))? else {
-                if done == 0 || total - done >= cluster_bytes {
+                if done <= u64::from(extent.len.saturating_sub(1)) * cluster_bytes {
                     return Err(self.cut_short());
                 }
                 return sink.zero(extent.guest + done, total - done);
