@@ -65,7 +65,7 @@ pub struct ImageOptions {
 }
 
 /// Downloads the image that `info` describes and writes it to a disk. A download that fails or has the wrong checksum is
-/// begun again, with its checksum file, as often as the options say.
+/// begun again from the next URL, with its checksum file, as often as the options say.
 ///
 /// # Errors
 /// Any [`ImageError`], of the last try.
@@ -97,9 +97,11 @@ pub fn deploy_to(
     }
     let (began, of) = (Instant::now(), options.retry.tries.max(1));
     let (mut tries, mut connections) = (1, 0_u32);
+    // The first request is what reaches the server of checksums, too.
+    let template = requests.first().cloned().unwrap_or_default();
     loop {
         progress.phase(opening(tries, of), None);
-        let error = match attempt(info, &requests, fetch, (device, place), options, progress) {
+        let error = match attempt(info, (&template, &mut requests), fetch, (device, place), options, progress) {
             Err(error) if error.is_worth_another_try() => error,
             result => return result,
         };
@@ -129,14 +131,13 @@ fn opening(number: u32, of: u32) -> String {
 
 fn attempt(
     info: &ImageInfo,
-    requests: &[FetchRequest],
+    (template, requests): (&FetchRequest, &mut [FetchRequest]),
     fetch: &dyn Fetch,
     (device, place): (&BlockDev, Place<'_>),
     options: &ImageOptions,
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
-    let template = requests.first().cloned().unwrap_or_default();
-    let checksum = checksum::resolve(info, fetch, &template, options.md5_enabled)?;
+    let checksum = checksum::resolve(info, fetch, template, options.md5_enabled)?;
     let spec = ImageSpec {
         id: info.id().to_owned(),
         disk_format: info.disk_format.clone(),
@@ -146,17 +147,23 @@ fn attempt(
         unpack_bytes: options.unpack_bytes,
         read_back: options.read_back,
     };
-    let mut source = open_first(info.id(), requests, fetch)?;
+    let (mut source, opened) = open_first(info.id(), requests, fetch)?;
+    // Should this one break, or give other bytes, the next try begins with the one behind it.
+    requests.rotate_left(opened + 1);
     write_to(source.as_mut(), &spec, device, place, progress)
 }
 
-/// The first URL that answers; one that refuses for good ends the search.
-fn open_first(id: &str, requests: &[FetchRequest], fetch: &dyn Fetch) -> Result<Box<dyn ImageSource>, ImageError> {
+/// The first URL that answers, and its place; one that refuses for good ends the search.
+fn open_first(
+    id: &str,
+    requests: &[FetchRequest],
+    fetch: &dyn Fetch,
+) -> Result<(Box<dyn ImageSource>, usize), ImageError> {
     let (mut failures, mut tries) = (Vec::new(), 0_u32);
-    for request in requests {
+    for (place, request) in requests.iter().enumerate() {
         let began = Instant::now();
         match fetch.open(request) {
-            Ok(source) => return Ok(source),
+            Ok(source) => return Ok((source, place)),
             Err(source) if requests.len() == 1 || source.class() == ErrorClass::ImageDownloadFatal => {
                 return Err(ImageError::Download { id: id.to_owned(), source });
             }
@@ -197,7 +204,8 @@ fn authorization(info: &ImageInfo, auth: &ServerAuth) -> Result<Option<Secret<St
     if let Some(encoded) = &info.image_request_authorization {
         let header = STANDARD.decode(encoded.expose().trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let header = header.ok_or("image_request_authorization is not base64 of a header")?;
-        return Ok(Some(Secret::new(header)));
+        // `echo` ends a line, which a header must not.
+        return Ok(Some(Secret::new(header.trim().to_owned())));
     }
     let own = ServerAuth {
         strategy: info.image_server_auth_strategy.clone(),

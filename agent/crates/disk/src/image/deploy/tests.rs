@@ -110,6 +110,46 @@ fn urls_are_tried_in_turn() {
     assert_eq!(error.class(), ErrorClass::ImageDownload);
 }
 
+/// Mirrors of which some give other bytes than the rest.
+#[derive(Debug)]
+struct Mirrors {
+    good: TestServer,
+    bad: TestServer,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Fetch for Mirrors {
+    fn open(&self, request: &FetchRequest) -> Result<Box<dyn ImageSource>, SourceError> {
+        self.asked.lock().unwrap().push(request.url.rsplit('/').next().unwrap().to_owned());
+        if request.url.contains("bad") { self.bad.open(request) } else { self.good.open(request) }
+    }
+
+    fn get(&self, request: &FetchRequest, limit: u64) -> Result<Vec<u8>, SourceError> {
+        self.good.get(request, limit)
+    }
+}
+
+#[test]
+fn a_mirror_with_other_bytes_is_followed_by_the_next_one() {
+    let content = disk_content(2 << 20);
+    for (urls, tries, want) in [
+        (&["http://goodbad/1", "http://down/2", "http://good/3"][..], 2, &["1", "2", "3"][..]),
+        (&["http://goodbad/1", "http://goodbad/2"], 4, &["1", "2", "1", "2"]),
+        (&["http://down/1", "http://goodbad/2", "http://down/3", "http://good/4"], 2, &["1", "2", "3", "4"]),
+        (&["http://goodbad/1"], 3, &["1", "1", "1"]),
+    ] {
+        let mirrors = Mirrors {
+            good: server(&content),
+            bad: TestServer { bad_downloads: u32::MAX, ..server(&content) },
+            asked: Mutex::default(),
+        };
+        let disk = TestDisk::used(DISK).unwrap();
+        let result = deploy_image(&info(urls, &content), &mirrors, &disk.open().unwrap(), &options(tries), &progress());
+        assert_eq!(*mirrors.asked.lock().unwrap(), want, "{urls:?}");
+        assert_eq!(result.is_ok(), urls.last().unwrap().contains("good/"), "{urls:?}: {result:?}");
+    }
+}
+
 #[test]
 fn a_refusal_for_good_is_final() {
     let content = disk_content(2 << 20);
@@ -162,6 +202,8 @@ fn credentials_come_from_the_first_place_that_has_them() {
     info.image_server_password = Some(Secret::new("pw".to_owned()));
     assert_eq!(header(&info, &basic("u", "p")).as_deref(), Some("Basic bWU6cHc="));
     info.image_request_authorization = Some(Secret::new(STANDARD.encode("Bearer abc")));
+    assert_eq!(header(&info, &ServerAuth::default()).as_deref(), Some("Bearer abc"));
+    info.image_request_authorization = Some(Secret::new(STANDARD.encode("Bearer abc\n")));
     assert_eq!(header(&info, &ServerAuth::default()).as_deref(), Some("Bearer abc"));
     info.image_request_authorization = Some(Secret::new("?".to_owned()));
     assert!(requests(&info, &ServerAuth::default()).is_err());
