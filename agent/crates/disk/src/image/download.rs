@@ -5,6 +5,8 @@
 //! thread and on to be written at the same time; what is written counts for nothing until the checksum holds.
 
 use std::io::{self, BufRead, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use ferric_types::Progress;
@@ -15,6 +17,8 @@ use super::pool::{BLOCK_BYTES, Piece, Pool};
 
 /// Blocks that are being filled, hashed, waiting or being written.
 const BLOCKS: usize = 6;
+/// The same for raw images, which need no memory for anything else: disks that are far away want several writes in flight.
+const RAW_BLOCKS: usize = 12;
 
 /// What has been downloaded so far.
 #[derive(Debug)]
@@ -36,14 +40,15 @@ pub(super) fn pump<T>(
     body: impl FnOnce(&mut Chunks) -> Result<T, ImageError>,
 ) -> Result<T, ImageError> {
     std::thread::scope(|scope| {
-        let (to_hash, hashed) = sync_channel(BLOCKS);
-        let (to_body, filled) = sync_channel(BLOCKS);
+        let (to_hash, hashed) = sync_channel(RAW_BLOCKS);
+        let (to_body, filled) = sync_channel(RAW_BLOCKS);
         // Bytes lie in memory as they do in the file, so that clusters can be written without being copied.
         let from = tally.bytes % u64::try_from(BLOCK_BYTES).unwrap_or(1);
         let from = usize::try_from(from).unwrap_or_default();
-        scope.spawn(move || download(stream, from, progress, &to_hash, &to_body));
+        let pool = Pool::new(BLOCKS);
+        let mut chunks = Chunks { filled, current: None, blocks: pool.limit() };
+        scope.spawn(move || download(stream, (from, pool), progress, &to_hash, &to_body));
         scope.spawn(move || hash(tally, &hashed));
-        let mut chunks = Chunks { filled, current: None };
         let result = body(&mut chunks);
         if result.as_ref().is_err_and(ImageError::is_content) {
             // A failure of the download is told by the length and the checksum of what came.
@@ -56,12 +61,11 @@ pub(super) fn pump<T>(
 /// Fills blocks, the first one of them from the place `from` on.
 fn download(
     mut stream: Box<dyn Read + Send + '_>,
-    mut from: usize,
+    (mut from, mut pool): (usize, Pool),
     progress: &Progress,
     to_hash: &SyncSender<Piece>,
     to_body: &SyncSender<io::Result<Piece>>,
 ) {
-    let mut pool = Pool::new(BLOCKS);
     loop {
         let mut block = pool.take();
         let (mut to, mut failure) = (from, None);
@@ -111,9 +115,16 @@ pub(super) struct Chunks {
     filled: Receiver<io::Result<Piece>>,
     /// What has not been read yet of the block at hand; never empty.
     current: Option<Piece>,
+    /// How many blocks there may be.
+    blocks: Arc<AtomicUsize>,
 }
 
 impl Chunks {
+    /// Allows for as many blocks as a raw image needs.
+    pub(super) fn widen(&self) {
+        self.blocks.store(RAW_BLOCKS, Ordering::Relaxed);
+    }
+
     /// Passes over the rest.
     pub(super) fn skip_to_end(&mut self) -> io::Result<()> {
         while self.next(usize::MAX)?.is_some() {}

@@ -20,9 +20,9 @@
 //! table; any refusal before the third step leaves the disk as it was. When that is asked for, everything is read back from
 //! the disk before the head is written, and then the head.
 //!
-//! Memory is fixed: 6 MiB of downloaded blocks, which are hashed and written where they are, up to 3 MiB for what has to be
-//! gathered, 1 MiB of head, with qcow2, VMDK and VHD up to 3 MiB of extents, one table, half a MiB of gaps and 4 MiB (6 MiB
-//! with clusters of 2 MiB) for the content of compressed clusters; with a compressed file its window.
+//! Memory is limited: 6 MiB of downloaded blocks, 12 MiB for raw images, which are hashed and written where they are; up to
+//! 3 MiB for what has to be gathered; 1 MiB of head; with qcow2, VMDK and VHD up to 3 MiB of extents, one table, half a MiB
+//! of gaps and 4 MiB (6 MiB with clusters of 2 MiB) for the content of compressed clusters; with a compressed file its window.
 
 pub mod checksum;
 pub mod compressed;

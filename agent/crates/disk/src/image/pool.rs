@@ -4,6 +4,7 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ferric_sys::aligned::AlignedBuf;
@@ -11,26 +12,32 @@ use ferric_sys::aligned::AlignedBuf;
 /// Size of a block.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
-/// A fixed number of blocks, made as they are needed.
+/// A limited number of blocks, made as they are needed.
 #[derive(Debug)]
 pub(super) struct Pool {
     free: Receiver<AlignedBuf>,
     home: Sender<AlignedBuf>,
-    unmade: usize,
+    made: usize,
+    limit: Arc<AtomicUsize>,
 }
 
 impl Pool {
     pub(super) fn new(blocks: usize) -> Self {
         let (home, free) = channel();
-        Self { free, home, unmade: blocks }
+        Self { free, home, made: 0, limit: Arc::new(AtomicUsize::new(blocks)) }
+    }
+
+    /// How many blocks there may be, which another thread may raise.
+    pub(super) fn limit(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.limit)
     }
 
     /// A block with any content; waits until one is free.
     pub(super) fn take(&mut self) -> Block {
         let memory = match self.free.try_recv() {
             Ok(memory) => Some(memory),
-            Err(_) if self.unmade > 0 => {
-                self.unmade -= 1;
+            Err(_) if self.made < self.limit.load(Ordering::Relaxed) => {
+                self.made += 1;
                 None
             }
             // The channel stays open, since its other end is right here.

@@ -196,6 +196,7 @@ impl Attempt<'_> {
 
     /// Writes the bytes of a file as they are; says how many there were.
     fn raw_file(&self, file: &mut Chunks) -> Result<u64, ImageError> {
+        file.widen();
         sink::run(self.target, NO_CLUSTERS, |sink| {
             let mut offset = 0;
             while let Some(piece) =
