@@ -1,5 +1,6 @@
 //! Listing and running steps: one code for clean, deploy and service (commands sections 3 and 4).
 
+use ferric_disk::image::source::redacted;
 use ferric_hardware::StepContext;
 use ferric_types::step::StepKind;
 use ferric_types::{CommandError, ErrorClass, Node};
@@ -139,22 +140,29 @@ impl StepArgs {
             let mut args: Map<String, Value> =
                 names.into_iter().filter_map(|name| self.all.remove_entry(&name)).collect();
             mask(&mut args);
-            for value in args.values_mut() {
-                match value {
-                    Value::Object(object) => mask(object),
-                    Value::Array(items) => items.iter_mut().filter_map(Value::as_object_mut).for_each(mask),
-                    _ => {}
-                }
-            }
             step.insert("args".to_owned(), Value::Object(args));
         }
     }
 }
 
+/// Masks what is secret by its name, and takes credentials and queries out of addresses, at any depth.
 fn mask(object: &mut Map<String, Value>) {
     let is_secret = |key: &str| StepArgs::SECRETS.contains(&key) || key.contains("password");
-    for (_, value) in object.iter_mut().filter(|(key, value)| is_secret(key) && !value.is_null()) {
-        *value = StepArgs::MASK.into();
+    for (key, value) in object.iter_mut() {
+        if is_secret(key) && !value.is_null() {
+            *value = StepArgs::MASK.into();
+        } else {
+            mask_in(value);
+        }
+    }
+}
+
+fn mask_in(value: &mut Value) {
+    match value {
+        Value::Object(object) => mask(object),
+        Value::Array(items) => items.iter_mut().for_each(mask_in),
+        Value::String(text) if text.contains("://") => *text = redacted(text),
+        _ => {}
     }
 }
 
@@ -204,6 +212,20 @@ mod tests {
             "configdrive": "******", "password": "******",
         }});
         assert_eq!(Value::Object(step), masked);
+    }
+
+    #[test]
+    fn addresses_are_echoed_without_credentials_and_queries() {
+        let image = json!({"urls": ["https://user:pw@s/i.img?temp_url_sig=abc", "http://s/i.img"],
+            "proxies": {"http": "http://u:pw@proxy:3128"}, "checksum": "http://s/SUMS?t=1", "id": "i?x"});
+        let mut step =
+            object(json!({"step": "write_image", "args": {"image_info": image, "deep": [[{"a": "x://u@h"}]]}}));
+        let args = StepArgs::take(&mut step, Map::new()).unwrap();
+        assert_eq!(args.all()["image_info"], image);
+        args.give_back(&mut step);
+        let masked = json!({"urls": ["https://s/i.img", "http://s/i.img"], "proxies": {"http": "http://proxy:3128"},
+            "checksum": "http://s/SUMS", "id": "i?x"});
+        assert_eq!(step["args"], json!({"image_info": masked, "deep": [[{"a": "x://h"}]]}));
     }
 
     #[test]
