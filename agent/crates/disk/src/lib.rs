@@ -8,6 +8,7 @@ pub mod boot;
 pub mod configdrive;
 pub mod erase;
 pub mod filesystem;
+pub mod holders;
 pub mod image;
 pub mod inject;
 pub mod iso9660;

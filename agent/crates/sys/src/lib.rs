@@ -19,6 +19,7 @@ pub mod packet;
 pub mod process;
 pub mod reboot;
 pub mod root;
+pub mod swap;
 #[cfg(feature = "testing")]
 pub mod testing;
 pub mod uevent;

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use ferric_sys::attr;
-use ferric_types::error::{CommandError, ErrorClass};
+use ferric_disk::holders;
+use ferric_disk::raid::config;
+use ferric_sys::{Root, attr};
+use ferric_types::error::{CommandError, ErrorClass, chain};
 use serde_json::{Map, Value};
 
 use crate::context::StepContext;
@@ -28,17 +31,20 @@ pub(super) struct Targets {
     pub(super) unreadable: Vec<(Disk, String)>,
 }
 
-/// Disks that may be erased: all but those on the skip list. Every one of them has passed the check for protected file
-/// systems, so that nothing is erased when any is refused.
+/// Disks that may be erased: all but those on the skip list, and the arrays that lie on them. Every one of them has passed
+/// the check for protected file systems, so that nothing is erased when any is refused. What the kernel has put on top of
+/// them is taken down: volumes and mappings, swap space, mounted file systems, bcache, and arrays that are none of Ironic's.
 pub(super) fn checked(context: &StepContext<'_>) -> Result<Targets, CommandError> {
     // A disk that is not seen yet would keep its data without anybody knowing.
     disks::settle(&context.machine.root, SETTLE_LIMIT);
-    let all = context.registry.disks(context.machine, context.settings)?;
-    let arrays: Vec<String> =
-        all.iter().filter(|disk| disk.kind == DiskKind::Raid).map(|disk| disk.kname.clone()).collect();
-    let disks = skip_list::without_skipped(&context.machine.root, context.node, all)?;
-    let kept_arrays = arrays.into_iter().filter(|kname| !disks.iter().any(|disk| disk.kname == *kname)).collect();
-    Targets { disks, kept_arrays, unreadable: Vec::new() }.looked_at(context)
+    let targets = list(context)?.looked_at(context)?;
+    if !release(context, &targets) {
+        return Ok(targets);
+    }
+    // Arrays and volumes may be disks of their own: they are gone now.
+    let mut again = list(context)?;
+    again.disks.retain(|disk| targets.unreadable.iter().all(|(unreadable, _)| unreadable.kname != disk.kname));
+    Ok(Targets { unreadable: targets.unreadable, ..again })
 }
 
 impl Targets {
@@ -61,6 +67,61 @@ impl Targets {
     pub(super) fn failed(&self) -> Outcomes {
         self.unreadable.iter().map(|(disk, reason)| (disk.info.name.clone(), Err(reason.clone()))).collect()
     }
+}
+
+fn list(context: &StepContext<'_>) -> Result<Targets, CommandError> {
+    let root = &context.machine.root;
+    let all = context.registry.disks(context.machine, context.settings)?;
+    let names: Vec<String> = all.iter().map(|disk| disk.kname.clone()).collect();
+    let is_array = |disk: &Disk| disk.kind == DiskKind::Raid;
+    let arrays: Vec<String> = all.iter().filter(|disk| is_array(disk)).map(|disk| disk.kname.clone()).collect();
+    let mut disks = skip_list::without_skipped(root, context.node, all)?;
+    let is_left = |disks: &[Disk], kname: &String| disks.iter().any(|disk| disk.kname == *kname);
+    let spared: Vec<String> = names.into_iter().filter(|kname| !is_left(&disks, kname)).collect();
+    disks.retain(|disk| {
+        let below = spared.iter().find(|spared| is_array(disk) && is_below(root, spared, &disk.kname));
+        if let Some(below) = below {
+            tracing::info!(disk = disk.info.name, below, "left alone: it is also on a disk of the node's skip list");
+        }
+        below.is_none()
+    });
+    let kept_arrays = arrays.into_iter().filter(|kname| !is_left(&disks, kname)).collect();
+    Ok(Targets { disks, kept_arrays, unreadable: Vec::new() })
+}
+
+/// Whether an array is on a disk, or on a partition of it.
+fn is_below(root: &Root, disk: &str, array: &str) -> bool {
+    let class = root.path("sys/class/block");
+    attr::list(&class.join(array).join("slaves")).iter().any(|slave| {
+        let place = std::fs::canonicalize(class.join(slave)).unwrap_or_default();
+        slave == disk || place.parent().and_then(Path::file_name).is_some_and(|parent| parent == disk)
+    })
+}
+
+/// Takes down what is on top of the disks, and says whether there was anything. What stays makes the disk fail later.
+fn release(context: &StepContext<'_>, targets: &Targets) -> bool {
+    let root = &context.machine.root;
+    let touched = |disk: &&Disk| !disk.read_only && reason_to_skip(context, disk).is_none();
+    let names: Vec<String> = targets.disks.iter().filter(touched).map(|disk| disk.kname.clone()).collect();
+    // Arrays that Ironic had made outlive cleaning until it has them deleted, as with the reference agent. Those of a
+    // tenant would come back with all that is on them.
+    let is_ours = ["raid_config", "target_raid_config"]
+        .into_iter()
+        .any(|key| context.node.get(key).is_some_and(config::is_software));
+    let is_kept = |disk: &&Disk| match disk.kind {
+        DiskKind::Physical => false,
+        DiskKind::Multipath => true,
+        DiskKind::Raid => is_ours || disk.kname.starts_with("dm-"),
+    };
+    let kept = targets.disks.iter().filter(is_kept).map(|disk| disk.kname.clone());
+    // One that does not run is no disk.
+    let idle = attr::list(&root.path("sys/block")).into_iter().filter(|kname| is_ours && kname.starts_with("md"));
+    let kept: Vec<String> = kept.chain(targets.kept_arrays.iter().cloned()).chain(idle).collect();
+    let (found, errors) = holders::release(root, &names, &kept);
+    for error in &errors {
+        tracing::error!(error = chain(error), "not taken down");
+    }
+    found
 }
 
 /// Why a disk is left alone, as the operator reads it.

@@ -240,14 +240,21 @@ fn lab_with_array(level: &str) -> Lab {
     lab
 }
 
+/// A node that has had arrays made.
+fn node_with_arrays() -> Value {
+    json!({"raid_config": {"logical_disks": [{"controller": "software", "raid_level": "1", "size_gb": "MAX"}]}})
+}
+
 #[test]
-fn a_member_of_an_assembled_array_keeps_its_metadata_and_is_never_called_erased() {
+fn a_member_of_an_array_of_ironic_keeps_its_metadata_and_is_never_called_erased() {
     let lab = lab_with_array("raid1");
-    assert_eq!(lab.clean("erase_devices_metadata", &json!({})).unwrap(), Value::Null);
+    assert_eq!(lab.clean("erase_devices_metadata", &node_with_arrays()).unwrap(), Value::Null);
     for (name, want) in [("vda", 0xa5), ("vda1", 0xa5), ("md127", 0), ("vdb", 0)] {
         assert_eq!(lab.byte(name, 4096), want, "{name}");
     }
-    let error = lab.clean("erase_devices", &json!({})).unwrap_err();
+    let state = lab.tree.path("sys/class/block/md127/md/array_state");
+    assert_eq!(ferric_sys::attr::read_trimmed(&state).unwrap(), "clean");
+    let error = lab.clean("erase_devices", &node_with_arrays()).unwrap_err();
     assert_eq!(error.class, ErrorClass::BlockDeviceErase);
     assert!(error.details.contains("/dev/vda: it is a member of the assembled array /dev/md127"), "{error}");
     assert!(error.details.contains("Done: /dev/md127, /dev/vdb"), "{error}");
@@ -257,13 +264,42 @@ fn a_member_of_an_assembled_array_keeps_its_metadata_and_is_never_called_erased(
     assert!(result["/dev/vda"]["skipped"].as_str().unwrap().contains("on the skip list"), "{result}");
     assert_eq!(lab.clean("erase_devices_metadata", &keep).unwrap(), Value::Null);
     assert_eq!(lab.byte("vda", 4096), 0xa5);
+    assert_eq!(ferric_sys::attr::read_trimmed(&state).unwrap(), "clean");
+}
+
+#[test]
+fn an_array_of_a_tenant_is_wiped_and_stopped() {
+    let lab = lab_with_array("raid1");
+    // It does not go away in a tree of files.
+    lab.clean("erase_devices", &json!({})).unwrap_err();
+    assert_eq!(lab.byte("md127", 4096), 0);
+    let state = lab.tree.path("sys/class/block/md127/md/array_state");
+    assert_eq!(ferric_sys::attr::read_trimmed(&state).unwrap(), "clear");
+}
+
+#[test]
+fn an_array_on_a_disk_of_the_skip_list_is_left_alone() {
+    let mut lab = lab_with_array("raid1");
+    lab.disk("vdc", 16 * MIB, true);
+    lab.tree.link("sys/class/block/vdc1/holders/md127", "sys/class/block/md127").unwrap();
+    lab.tree.link("sys/class/block/md127/slaves/vdc1", "sys/class/block/vdc1").unwrap();
+    let node = json!({"properties": {"skip_block_devices": [{"serial": "serial-vdc"}]}});
+    assert_eq!(lab.clean("erase_devices_metadata", &node).unwrap(), Value::Null);
+    for (name, want) in [("vda", 0xa5), ("vdc", 0xa5), ("md127", 0xa5), ("vdb", 0)] {
+        assert_eq!(lab.byte(name, 4096), want, "{name}");
+    }
+    let result = lab.clean("erase_devices", &node).unwrap();
+    assert!(result["/dev/vda"]["skipped"].is_string() && result.get("/dev/md127").is_none(), "{result}");
 }
 
 #[test]
 fn a_member_of_an_array_that_was_not_wiped_fails_the_step() {
     let lab = lab_with_array("");
-    let error = lab.clean("erase_devices_metadata", &json!({})).unwrap_err();
-    assert!(error.details.contains("/dev/vda: it is a member of the array /dev/md127, which is inactive"), "{error}");
+    for node in [json!({}), node_with_arrays()] {
+        let error = lab.clean("erase_devices_metadata", &node).unwrap_err();
+        let words = "/dev/vda: it is a member of the array /dev/md127, which is inactive";
+        assert!(error.details.contains(words), "{error}");
+    }
     assert_eq!((lab.byte("vda", 4096), lab.byte("vda1", 4096), lab.byte("vdb", 4096)), (0xa5, 0xa5, 0));
 }
 
