@@ -19,6 +19,7 @@ long_files() {
 
 say "cargo fmt"
 cargo fmt --all --check
+cargo fmt --manifest-path agent/fuzz/Cargo.toml --check
 say "cargo clippy"
 cargo clippy --quiet --workspace --all-targets -- -D warnings
 say "cargo doc"

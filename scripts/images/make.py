@@ -347,6 +347,7 @@ def make_raw():
     image("iso-hybrid", put(put(bytes(40 << 10), 0x8000, b"\1CD001\1"), 0, mbr(mbr_entry(0x17, 0, 80))))
     image("iso-hybrid-raw", put(put(bytes(40 << 10), 0x8000, b"\1CD001\1"), 0, mbr(mbr_entry(0x17, 0, 80))))
     image("mbr-no-partition", mbr().ljust(size, b"\0"))
+    image("mbr-no-partition-raw", mbr().ljust(size, b"\0"))
     image("mbr-flags", mbr(mbr_entry(flag=7)).ljust(size, b"\0"))
     image("mbr-cut", mbr(mbr_entry())[:511])
     image("fat", put(put(bytes(size), 0, b"\xeb\x3c\x90MSDOS5.0\0\2\4\1\0\2\0\2\0\x10\xf8"), 510, b"\x55\xaa"))
