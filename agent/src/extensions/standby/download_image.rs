@@ -2,6 +2,7 @@
 //! the image server serves what the checksum says.
 
 use std::io::Read;
+use std::time::Instant;
 
 use ferric_disk::image::checksum::{self, Checksum};
 use ferric_disk::image::source::{Fetch, FetchRequest, SourceError, redacted};
@@ -41,8 +42,10 @@ impl Command for DownloadImage {
         let fetch = context.app.services().fetch();
         context.progress.phase("opening the image", None);
         let mut requests = deploy::requests(&info, &settings)?;
+        let began = Instant::now();
         for request in &mut requests {
             request.progress = context.progress.clone();
+            request.since = Some(began);
         }
         let template = requests.first().cloned().unwrap_or_default();
         let checksum = checksum::resolve(&info, fetch, &template, md5_enabled)

@@ -16,7 +16,8 @@
 //!   delivers less than [`MIN_BYTES`] in [`RATE_WINDOW`] of waiting for the network; time in which the disk is the
 //!   slower side does not count. Small files, parts and error pages are under the same rules, and a header may take five
 //!   times the limit on silence, redirects included.
-//! * **Total.** `image_download_max_duration` is wall-clock time from the opening of the file.
+//! * **Total.** `image_download_max_duration` is wall-clock time from the first try at the image, its checksum list and further
+//!   tries included.
 //! * Content is asked for and delivered as it is stored (`Accept-Encoding: identity`).
 
 mod answer;

@@ -235,9 +235,9 @@ impl Attempts {
 pub(super) struct Deadline(Option<(Instant, Duration)>);
 
 impl Deadline {
-    /// The time begins now.
+    /// The time begins with the work that the file is a part of.
     pub(super) fn new(target: &Target) -> Self {
-        Self(target.options().max_duration.map(|limit| (Instant::now() + limit, limit)))
+        Self(target.options().max_duration.map(|limit| (target.began() + limit, limit)))
     }
 
     /// The result of some work, if it is there in time.

@@ -37,6 +37,7 @@ pub(super) struct Target {
     authorization: Option<Secret<String>>,
     proxies: Proxies,
     insecure: bool,
+    since: Option<std::time::Instant>,
     progress: Progress,
 }
 
@@ -54,7 +55,17 @@ impl Target {
         let url: Url = request.url.parse().map_err(unusable)?;
         let proxies = Proxies::from_map(&request.proxies, request.no_proxy.as_deref()).map_err(unusable)?;
         let (authorization, progress) = (request.authorization.clone(), request.progress.clone());
-        let target = Self { client, options, url, shown, authorization, proxies, insecure: request.insecure, progress };
+        let target = Self {
+            client,
+            options,
+            url,
+            shown,
+            authorization,
+            proxies,
+            insecure: request.insecure,
+            since: request.since,
+            progress,
+        };
         // Should anything ever write them into a log, they leave the machine as stars.
         let password = target.url.credentials().map(|(_, password)| password);
         [target.token(), password].iter().flatten().for_each(crate::logs::hide);
@@ -69,6 +80,11 @@ impl Target {
 
     pub(super) fn options(&self) -> &DownloadOptions {
         &self.options
+    }
+
+    /// When the work began that this file is a part of.
+    pub(super) fn began(&self) -> Instant {
+        self.since.map_or_else(Instant::now, Instant::from_std)
     }
 
     pub(super) fn progress(&self) -> &Progress {

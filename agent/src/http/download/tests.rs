@@ -415,6 +415,11 @@ fn the_whole_download_has_a_limit() {
     let error = bench.read().unwrap_err();
     assert_eq!(error.to_string(), "Download exceeded max allowed time (1 seconds)");
     assert!(begun.elapsed() < Duration::from_secs(8));
+    // It has been going on before: the limit is for all tries together.
+    let request = FetchRequest { since: begun.checked_sub(Duration::from_secs(30)), ..bench.request() };
+    for result in [bench.downloader.open(&request).map(drop), bench.downloader.get(&request, 10).map(drop)] {
+        assert!(matches!(result, Err(SourceError::TimedOut { .. })), "{result:?}");
+    }
 }
 
 #[test]

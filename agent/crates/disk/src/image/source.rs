@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::io::{self, Read};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ferric_types::{ErrorClass, Progress, Secret};
 
@@ -59,6 +59,8 @@ pub struct FetchRequest {
     pub no_proxy: Option<String>,
     /// Take any certificate of the server, whatever the agent is set to.
     pub insecure: bool,
+    /// When the work that this is a part of began: a limit for all of it counts from there, and else from this request.
+    pub since: Option<Instant>,
     /// Whose phase is said to be held up while a try has failed and the next is to come.
     pub progress: Progress,
 }

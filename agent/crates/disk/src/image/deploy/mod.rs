@@ -92,10 +92,11 @@ pub fn deploy_to(
     progress: &Progress,
 ) -> Result<WriteReport, ImageError> {
     let mut requests = requests(info, &options.auth)?;
+    let (began, of) = (Instant::now(), options.retry.tries.max(1));
     for request in &mut requests {
         request.progress = progress.clone();
+        request.since = Some(began);
     }
-    let (began, of) = (Instant::now(), options.retry.tries.max(1));
     let (mut tries, mut connections) = (1, 0_u32);
     // The first request is what reaches the server of checksums, too.
     let template = requests.first().cloned().unwrap_or_default();
@@ -194,6 +195,7 @@ pub fn requests(info: &ImageInfo, auth: &ServerAuth) -> Result<Vec<FetchRequest>
         proxies: info.proxies.clone().unwrap_or_default(),
         no_proxy: info.no_proxy.clone(),
         insecure: false,
+        since: None,
         progress: Progress::new(),
     };
     Ok(info.urls.iter().flatten().map(request).collect())

@@ -211,11 +211,15 @@ fn credentials_come_from_the_first_place_that_has_them() {
 
 /// A server that never answers, and notes what is shown while it is asked.
 #[derive(Debug)]
-struct Watched(Mutex<Vec<String>>);
+struct Watched(Mutex<Vec<String>>, Mutex<Option<Instant>>);
 
 impl Fetch for Watched {
     fn open(&self, request: &FetchRequest) -> Result<Box<dyn ImageSource>, SourceError> {
         request.progress.hold_up("try 1 of 2: connection refused");
+        // All tries belong to the work that began with the first.
+        let mut since = self.1.lock().unwrap();
+        assert!(request.since.is_some() && since.is_none_or(|since| Some(since) == request.since), "{request:?}");
+        *since = request.since;
         self.0.lock().unwrap().push(request.progress.report().unwrap().phase);
         let url = request.url.clone();
         Err(SourceError::Failed { url, tries: 2, source: "connection refused".into() })
@@ -228,7 +232,7 @@ impl Fetch for Watched {
 
 #[test]
 fn progress_shows_which_try_at_opening_the_image_failed_and_why() {
-    let (server, progress) = (Watched(Mutex::default()), progress());
+    let (server, progress) = (Watched(Mutex::default(), Mutex::default()), progress());
     // What came before, and would be shown all the while.
     progress.phase("fetch the config drive", None);
     let disk = TestDisk::used(DISK).unwrap();
