@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Cursor, Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
@@ -13,7 +13,9 @@ use ferric_qemu::conductor::{AgentClient, Conductor, ConductorConfig, Node, Prov
 use ferric_qemu::lab::configdrive::{ConfigDrive, encode};
 use ferric_qemu::machine::Boot;
 use ferric_qemu::os_image::{DiskLabel, ImageFormat, Qcow2Kind, Recipe, qcow2_from, tiny_raw};
-use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Fault, Image, ImageServer, Nic, Vm, VmBuilder, artifacts};
+use ferric_qemu::{
+    Accel, Content, Disk, DiskBus, DiskFile, Fault, Image, ImageServer, Nic, Throttle, Vm, VmBuilder, artifacts,
+};
 use ferric_tests::{AGENT_ADDRESS, Bench, Bundle, HOST, MAC, Plan, note, unpack};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -34,22 +36,42 @@ const DISKS: [(&str, DiskBus, u32, u64); 6] = [
     ("PLAIN-4K", DiskBus::Nvme, 4096, 64),
 ];
 
+/// A disk that takes no more than a few requests a second, for an image of which little is there.
+const LARGE_BYTES: u64 = 20 << 30;
+const LARGE_DISK_BYTES: u64 = LARGE_BYTES + 32 * MIB;
+const LARGE_IOPS: u64 = 150;
+/// Distance and size of what is there, beginning behind the first MiB.
+const LARGE_STEP_BYTES: u64 = 640 * MIB;
+const LARGE_PART_BYTES: u64 = 256 << 10;
+
 /// Raw images of three kinds, beside which qcow2 files are made, and a config drive.
 struct Images {
     gpt: PathBuf,
     mbr: PathBuf,
     gpt_4k: PathBuf,
+    large: PathBuf,
     drive: Vec<u8>,
 }
 
 impl Images {
     fn make(dir: &Path) -> Result<Self> {
-        let [gpt, mbr, gpt_4k] = ["gpt.raw", "mbr.raw", "gpt4k.raw"].map(|name| dir.join(name));
+        let [gpt, mbr, gpt_4k, large] = ["gpt.raw", "mbr.raw", "gpt4k.raw", "large.raw"].map(|name| dir.join(name));
         tiny_raw(&gpt, DiskLabel::Gpt, IMAGE_BYTES)?;
         tiny_raw(&mbr, DiskLabel::Mbr, IMAGE_BYTES)?;
         kit::gpt_image(&gpt_4k, 4096, IMAGE_BYTES, 77)?;
-        Ok(Self { gpt, mbr, gpt_4k, drive: drive().iso()? })
+        let disk = DiskFile::create_raw(&large, LARGE_BYTES)?;
+        kit::partition(&disk, 512, &[(MIB, LARGE_BYTES - MIB)], kit::TYPE_LINUX)?;
+        // Every other page is zero, so that clusters shrink.
+        for page in large_parts().flat_map(|start| (start..start + LARGE_PART_BYTES).step_by(8192)) {
+            disk.fill(78, page, 4096)?;
+        }
+        Ok(Self { gpt, mbr, gpt_4k, large, drive: drive().iso()? })
     }
+}
+
+/// Where the large image has data.
+fn large_parts() -> impl Iterator<Item = u64> {
+    (MIB..LARGE_BYTES - MIB).step_by(usize::try_from(LARGE_STEP_BYTES).unwrap_or(usize::MAX))
 }
 
 fn by_serial(serial: &str) -> Value {
@@ -89,6 +111,12 @@ fn images_of_every_kind_arrive_whole() {
         let file = kit::used_disk(dir.join(serial), 9, size * MIB, OLD_BYTES).unwrap();
         disks.push(Disk::new(bus, file.path()).serial(serial).block_size(sector, sector));
     }
+    let file = kit::used_disk(dir.join("LARGE"), 9, LARGE_DISK_BYTES, OLD_BYTES).unwrap();
+    for middle in [LARGE_BYTES / 2, LARGE_BYTES - 2 * MIB, LARGE_BYTES] {
+        file.fill(9, middle, MIB).unwrap();
+    }
+    let slow = Throttle { iops: Some(LARGE_IOPS), ..Throttle::default() };
+    disks.push(Disk::new(DiskBus::VirtioBlk, file.path()).serial("LARGE").throttle(slow));
     let mut plan = Plan::new("deploy-images");
     plan.state = ProvisionState::DeployWait;
     plan.cmdline = kit::SHORT.to_owned();
@@ -100,10 +128,15 @@ fn images_of_every_kind_arrive_whole() {
     let uuid = mbr_with_drive_from_a_server(&bench, &agent, &images).unwrap();
     assert_eq!(uuid, "0x02fe411c", "the MBR's disk signature");
     large_sectors(&bench, &agent, &images).unwrap();
+    large_and_sparse(&bench, &agent, &images).unwrap();
+    let peak = Bundle::of(&agent).and_then(|logs| logs.worker_peak_kib()).unwrap();
+    assert!(peak > 1024 && peak <= 32 * 1024, "the worker's memory peaked at {peak} KiB");
+    note(&format!("worker's peak memory after images of every kind, one of them of 20 GiB: {peak} KiB"));
     // The power fails right after the last success.
     bench.vm().kill();
     bench.power_off();
     whole_on_disk(dir, &images).unwrap();
+    large_on_disk(dir, &images).unwrap();
     drives_on_disk(dir, &images.drive).unwrap();
 }
 
@@ -190,6 +223,39 @@ fn large_sectors(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<
     bench.images.fault("/4k.qcow2", Fault::Chunked, None);
     bench.images.fault("/4k.qcow2", Fault::NoRanges, None);
     deploy(bench, agent, "PLAIN-4K", &info, None).map(drop)
+}
+
+/// What an image of 20 GiB has not is not written: at the speed of this disk that would take minutes.
+fn large_and_sparse(bench: &Bench, agent: &AgentClient, images: &Images) -> Result<()> {
+    let content = Content::File(qcow2_from(&images.large, Qcow2Kind::Zlib)?);
+    let info = kit::image_info(bench, "/large.qcow2", "qcow2", &content)?;
+    let began = Instant::now();
+    deploy(bench, agent, "LARGE", &info, None)?;
+    note(&format!(
+        "an image of 20 GiB with {} MiB in it was written in {:.1} s",
+        large_parts().count() / 4,
+        began.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// Data is there, zeroes are where old data was, and they take no room.
+fn large_on_disk(dir: &Path, images: &Images) -> Result<()> {
+    let (disk, image) = (file(dir, "LARGE"), DiskFile::existing(&images.large, ferric_qemu::DiskFormat::Raw));
+    let mut end = MIB;
+    for start in large_parts() {
+        disk.check_zero(end, start - end)?;
+        end = start + LARGE_PART_BYTES;
+        disk.check(start, &image.read(start, usize::try_from(LARGE_PART_BYTES)?)?)?;
+    }
+    // The image's backup table is left at its old place.
+    disk.check_zero(end, LARGE_BYTES - MIB - end)?;
+    disk.check_fill(9, LARGE_BYTES, MIB).context("behind the image")?;
+    let partitions = kit::sound_gpt(&disk, 512)?;
+    ensure!(partitions.first() == Some(&(MIB, LARGE_BYTES - MIB)), "{partitions:?}");
+    let taken = disk.allocated_bytes()?;
+    ensure!(taken < 64 * MIB, "{taken} bytes of the disk are taken up");
+    Ok(())
 }
 
 /// Images are there byte for byte, zeroes of the image over old data included; tables reach to the disks' ends, and no

@@ -25,10 +25,10 @@ const OLD: u64 = 3;
 const BAD_SECTOR: u64 = 6 * MIB / 512;
 
 /// One machine for all of it: `TARGET` is written to, `SMALL` is too small, `BROKEN` has a bad sector, `FORGETS` cannot put
-/// anything on its medium, `OTHER` is never meant.
+/// anything on its medium, `LIES` takes everything and keeps nothing, `OTHER` is never meant.
 struct Rig {
     dir: TempDir,
-    disks: [DiskFile; 5],
+    disks: [DiskFile; 6],
     /// Digests of the disks before anything was written.
     fresh: Vec<String>,
     bench: Bench,
@@ -45,11 +45,12 @@ impl Rig {
             disk("BROKEN", TARGET_BYTES)?,
             disk("OTHER", TARGET_BYTES)?,
             disk("FORGETS", TARGET_BYTES)?,
+            disk("LIES", TARGET_BYTES)?,
         ];
         tiny_raw(&dir.path().join("gpt.raw"), DiskLabel::Gpt, IMAGE_BYTES)?;
         let mut plan = Plan::new("deploy-faults");
         plan.state = ProvisionState::DeployWait;
-        plan.cmdline = kit::SHORT.to_owned();
+        plan.cmdline = format!("{} ipa-image-read-back=1", kit::SHORT);
         let bench = plan.boot(|vm| Ok(attached(vm, &disks)))?;
         let agent = bench.agent()?;
         let fresh = disks.iter().map(kit::digest).collect::<Result<_>>()?;
@@ -117,8 +118,8 @@ impl Rig {
     }
 }
 
-fn attached(vm: VmBuilder, disks: &[DiskFile; 5]) -> VmBuilder {
-    let [target, small, broken, other, forgets] = disks;
+fn attached(vm: VmBuilder, disks: &[DiskFile; 6]) -> VmBuilder {
+    let [target, small, broken, other, forgets, lies] = disks;
     let fault = IoFault { io: FaultyIo::Write, sector: Some(BAD_SECTOR), errno: 5, once: false };
     let no_flush = IoFault { io: FaultyIo::Flush, sector: None, errno: 5, once: false };
     vm.hotplug_slots(PULLED.len())
@@ -127,6 +128,7 @@ fn attached(vm: VmBuilder, disks: &[DiskFile; 5]) -> VmBuilder {
         .disk(Disk::new(DiskBus::VirtioBlk, broken.path()).serial("BROKEN").fault(fault))
         .disk(Disk::new(DiskBus::Ahci, other.path()).serial("OTHER"))
         .disk(Disk::new(DiskBus::VirtioBlk, forgets.path()).serial("FORGETS").durable().fault(no_flush))
+        .disk(Disk::new(DiskBus::VirtioBlk, lies.path()).serial("LIES").loses_writes())
 }
 
 #[test]
@@ -165,6 +167,12 @@ fn refused_before_anything_is_written(rig: &Rig) -> Result<()> {
         let (need, have) = (IMAGE_BYTES.to_string(), SMALL_BYTES.to_string());
         kit::check_failed(case, &record, "ImageWriteError", &[need.as_str(), have.as_str(), "/dev/nvme0n1"])?;
     }
+
+    let for_4k = rig.dir.path().join("4k.raw");
+    kit::gpt_image(&for_4k, 4096, IMAGE_BYTES, 77)?;
+    let for_4k = kit::image_info(bench, "/4k.raw", "raw", &Content::File(for_4k))?;
+    let record = kit::write(bench, agent, &for_4k, None, &target)?;
+    kit::check_failed("sectors", &record, "ImageWriteError", &["sectors of 4096 bytes", "has sectors of 512 bytes"])?;
 
     let large = encode(&vec![0; usize::try_from(64 * MIB + 1)?])?;
     bench.images.add("/large-drive", Content::bytes(large));
@@ -388,6 +396,15 @@ fn broken_disk(rig: &Rig) -> Result<()> {
     let flushing = format!("flushing {name}");
     kit::check_failed("flush fails", &record, "ImageWriteError", &[flushing.as_str(), "I/O error"])?;
     rig.check_dead(&rig.disks[4])?;
+    // So is a disk that does not give back what it took.
+    let record = kit::write(&rig.bench, &rig.agent, &info, None, &json!({"serial": "LIES"}))?;
+    let lost = format!("{} does not give back what was written to it", kit::names(&rig.agent)?["LIES"]);
+    kit::check_failed(
+        "writes are lost",
+        &record,
+        "ImageWriteError",
+        &[lost.as_str(), "between its bytes 1048576 and"],
+    )?;
     rig.check_fresh(1).context("the disk that was too small")?;
     rig.check_fresh(3).context("the disk that was never meant")
 }

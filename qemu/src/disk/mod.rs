@@ -80,6 +80,7 @@ pub struct Disk {
     removable: bool,
     discard: bool,
     durable: bool,
+    loses_writes: bool,
     throttle: Option<Throttle>,
     faults: Vec<IoFault>,
 }
@@ -100,6 +101,7 @@ impl Disk {
             removable: false,
             discard: true,
             durable: false,
+            loses_writes: false,
             throttle: None,
             faults: Vec::new(),
         }
@@ -171,6 +173,13 @@ impl Disk {
         self
     }
 
+    /// Takes every write, and reads as zeroes all the same; only the file's size matters.
+    #[must_use]
+    pub fn loses_writes(mut self) -> Self {
+        self.loses_writes = true;
+        self
+    }
+
     /// Limits the speed.
     #[must_use]
     pub fn throttle(mut self, throttle: Throttle) -> Self {
@@ -216,6 +225,10 @@ impl Disk {
             "driver": "file", "filename": self.path, "discard": discard, "read-only": self.read_only,
             "auto-read-only": false, "cache": cache.clone(),
         });
+        if self.loses_writes {
+            let size_bytes = std::fs::metadata(&self.path).map(|file| file.len()).unwrap_or_default();
+            node = json!({"driver": "null-co", "size": size_bytes, "read-zeroes": true});
+        }
         if !self.faults.is_empty() {
             let rules: Vec<Value> = self.faults.iter().map(fault_rule).collect();
             node = json!({"driver": "blkdebug", "image": node, "inject-error": rules, "discard": discard, "cache": cache.clone()});

@@ -23,6 +23,9 @@ const STRETCHES: u64 = 4096;
 const STEP_BYTES: usize = 1 << 20;
 const READERS: usize = 4;
 
+/// Fills memory from a place of the disk; called by several threads.
+type Reading<'r> = dyn Fn(u64, &mut [u8]) -> Result<(), ImageError> + Sync + 'r;
+
 /// Sums of what was written to a disk.
 #[derive(Debug)]
 pub(super) struct Sums {
@@ -67,7 +70,7 @@ impl Sums {
         begin: u64,
         end: u64,
         progress: &Progress,
-        read: &(dyn Fn(u64, &mut [u8]) -> Result<(), ImageError> + Sync),
+        read: &Reading<'_>,
     ) -> Result<Option<(u64, u64)>, ImageError> {
         let found = Self::zeroes(u64::try_from(self.sums.len()).unwrap_or_default());
         let next = AtomicU64::new(begin);
