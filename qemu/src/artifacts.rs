@@ -190,14 +190,18 @@ pub struct Ovmf {
 /// # Errors
 /// When it is not installed, with the package that has it.
 pub fn ovmf() -> Result<Ovmf> {
-    let dir = Path::new("/usr/share/OVMF");
-    for (code, vars) in [("OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"), ("OVMF_CODE.fd", "OVMF_VARS.fd")] {
-        let found = Ovmf { code: dir.join(code), vars: dir.join(vars) };
-        if found.code.is_file() && found.vars.is_file() {
-            return Ok(found);
-        }
-    }
-    bail!("no OVMF firmware in {} (`make setup`, or Debian package ovmf)", dir.display())
+    let first = ovmf_builds().into_iter().next();
+    first.with_context(|| format!("no OVMF firmware in {OVMF_DIR} (`make setup`, or Debian package ovmf)"))
+}
+
+const OVMF_DIR: &str = "/usr/share/OVMF";
+
+/// Every build of OVMF without secure boot that is installed, that with the smallest store of variables last.
+pub fn ovmf_builds() -> Vec<Ovmf> {
+    let dir = Path::new(OVMF_DIR);
+    let builds = [("OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd"), ("OVMF_CODE.fd", "OVMF_VARS.fd")];
+    let builds = builds.into_iter().map(|(code, vars)| Ovmf { code: dir.join(code), vars: dir.join(vars) });
+    builds.filter(|found| found.code.is_file() && found.vars.is_file()).collect()
 }
 
 /// Checks that the iPXE option ROM that QEMU gives a NIC model is there. `rom` is e.g. `efi-virtio.rom`.

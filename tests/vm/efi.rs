@@ -22,6 +22,14 @@ const HEADER_BYTES: usize = 60;
 /// State of a variable that is there.
 const ADDED: u8 = 0x3f;
 
+struct Variable {
+    is_there: bool,
+    vendor: Guid,
+    name: String,
+    value: Vec<u8>,
+    place: (usize, usize),
+}
+
 /// A store of variables.
 pub(crate) struct Store {
     bytes: Vec<u8>,
@@ -47,30 +55,45 @@ impl Store {
         fs::write(path, &self.bytes).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Every place with a variable: state, vendor, name, value; and where there is none any more.
-    fn walk(&self) -> (Vec<(u8, Guid, String, Vec<u8>)>, usize) {
+    /// Every variable, also those that are there no more, and where there is room for another one.
+    fn walk(&self) -> (Vec<Variable>, usize) {
         let (mut at, end) = self.range;
         let mut found = Vec::new();
         while at + HEADER_BYTES < end && self.bytes[at..at + 2] == [0xaa, 0x55] {
             let header = &self.bytes[at..at + HEADER_BYTES];
             let size = |at: usize| usize::try_from(u32::from_le_bytes(header[at..at + 4].try_into().unwrap())).unwrap();
-            let (name_bytes, value_bytes) = (size(36), size(40));
-            let name = &self.bytes[at + HEADER_BYTES..at + HEADER_BYTES + name_bytes];
-            let words: Vec<u16> = name.chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]])).collect();
-            let name = String::from_utf16_lossy(&words).trim_end_matches('\0').to_owned();
-            let value_at = at + HEADER_BYTES + name_bytes;
-            let value = self.bytes[value_at..value_at + value_bytes].to_vec();
-            found.push((header[2], header[44..60].try_into().unwrap(), name, value));
-            at = (value_at + value_bytes).next_multiple_of(4);
+            let name_at = at + HEADER_BYTES;
+            let value_at = name_at + size(36);
+            let next = (value_at + size(40)).next_multiple_of(4);
+            let words =
+                self.bytes[name_at..value_at].chunks_exact(2).map(|pair| u16::from_le_bytes([pair[0], pair[1]]));
+            found.push(Variable {
+                is_there: header[2] == ADDED,
+                vendor: header[44..60].try_into().unwrap(),
+                name: String::from_utf16_lossy(&words.collect::<Vec<_>>()).trim_end_matches('\0').to_owned(),
+                value: self.bytes[value_at..value_at + size(40)].to_vec(),
+                place: (at, next),
+            });
+            at = next;
         }
         (found, at)
+    }
+
+    /// Takes out what is there no more.
+    fn compact(&mut self) {
+        let (found, _) = self.walk();
+        let there = found.iter().filter(|variable| variable.is_there);
+        let mut kept: Vec<u8> =
+            there.flat_map(|variable| &self.bytes[variable.place.0..variable.place.1]).copied().collect();
+        kept.resize(self.range.1 - self.range.0, 0xff);
+        self.bytes[self.range.0..self.range.1].copy_from_slice(&kept);
     }
 
     /// The specification's variables that are there.
     pub(crate) fn variables(&self) -> BTreeMap<String, Vec<u8>> {
         let (found, _) = self.walk();
-        let there = found.into_iter().filter(|(state, vendor, ..)| *state == ADDED && *vendor == GLOBAL);
-        there.map(|(_, _, name, value)| (name, value)).collect()
+        let there = found.into_iter().filter(|variable| variable.is_there && variable.vendor == GLOBAL);
+        there.map(|variable| (variable.name, variable.value)).collect()
     }
 
     /// Numbers of the boot entries with that label.
@@ -122,6 +145,7 @@ impl Store {
 
     /// Fills it up with junk until so many bytes are left.
     pub(crate) fn fill(&mut self, left_bytes: usize) -> Result<()> {
+        self.compact();
         for number in 0.. {
             let Some(room) = self.free_bytes().checked_sub(left_bytes + 128).filter(|room| *room > 0) else { break };
             self.add_of(JUNK, &format!("Junk{number}"), &vec![0x77; room.min(4096)])?;

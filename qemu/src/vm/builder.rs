@@ -332,9 +332,13 @@ fn prepare_logs(name: &str, append: bool) -> Result<PathBuf> {
 
 pub(super) fn firmware_files(firmware: &Firmware, work: &Path) -> Result<Option<Ovmf>> {
     let Firmware::Uefi { vars } = firmware else { return Ok(None) };
-    let pristine = artifacts::ovmf()?;
+    let mut pristine = artifacts::ovmf()?;
     let own = vars.clone().unwrap_or_else(|| work.join("vars.fd"));
-    if !own.exists() {
+    if let Ok(found) = own.metadata() {
+        // A store goes with the build that it is for.
+        let fits = |build: &Ovmf| build.vars.metadata().is_ok_and(|known| known.len() == found.len());
+        pristine = artifacts::ovmf_builds().into_iter().find(fits).unwrap_or(pristine);
+    } else {
         std::fs::copy(&pristine.vars, &own)
             .with_context(|| format!("copying the variable store to {}", own.display()))?;
     }
