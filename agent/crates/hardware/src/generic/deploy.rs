@@ -154,7 +154,8 @@ pub(super) fn failed(class: ErrorClass, error: &dyn std::error::Error) -> Comman
 
 /// The node with hints that were set after this command was sent; `None` when the command's own node will do.
 pub(super) fn hinted_node(context: &StepContext<'_>) -> Option<Node> {
-    if context.node.root_device_hints().is_some() {
+    // Where there is an array for the system, hints do not matter; a looked-up node does not have its configuration.
+    if context.node.root_device_hints().is_some() || raid::root::is_said(context.node) {
         return None;
     }
     context.services.refresh_node()

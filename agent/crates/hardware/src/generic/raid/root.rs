@@ -49,6 +49,11 @@ impl Volumes {
     }
 }
 
+/// Whether the node's configuration says which volume the operating system goes to.
+pub(in crate::generic) fn is_said(node: &Node) -> bool {
+    said_of_roots(node).iter().any(|(_, is_root)| *is_root)
+}
+
 /// Names of volumes with what the configuration says of them; those of which it says nothing are left out.
 fn said_of_roots(node: &Node) -> Vec<(String, bool)> {
     let facts = Facts { node: "", devices: usize::MAX, names_required: false };

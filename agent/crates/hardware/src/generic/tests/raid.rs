@@ -406,6 +406,8 @@ fn firmware_boots_from_any_disk_of_the_array_that_an_image_was_written_to() {
     lab.tree.bytes(&format!("{}/BootOrder-{}", boot::EFIVARS, boot::SUFFIX), &[7, 0, 0, 0]).unwrap();
     let md = install(&mut lab, None, true);
     let node = json!({"raid_config": {"logical_disks": [root(json!(1))]}});
+    // What a lookup answers does not have the configuration.
+    lab.services.refreshed = serde_json::from_value(json!({"uuid": "n-1"})).ok();
     let request = BootLoaderRequest { target_boot_mode: "uefi".to_owned(), ..BootLoaderRequest::default() };
     let told = lab.with(&node, |context| deploy::install_bootloader(context, &request)).unwrap();
     assert_eq!(told, None);
