@@ -45,6 +45,11 @@ impl Bundle {
         self.0.get(name).map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
     }
 
+    /// All members together.
+    pub fn all_text(&self) -> String {
+        self.0.values().map(|bytes| String::from_utf8_lossy(bytes)).collect::<Vec<_>>().join("\n")
+    }
+
     /// Peak memory of the worker in KiB.
     ///
     /// # Errors

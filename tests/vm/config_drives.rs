@@ -1,20 +1,24 @@
-//! Config drives of any size: on a machine with 128 MiB they arrive whole or are refused in words; none is the end of
-//! the agent.
+//! Config drives of any size, on disks of any kind: on a machine with 128 MiB they arrive whole or are refused in words; none is
+//! the end of the agent.
 
+use std::io::{Cursor, Read as _, Write as _};
 use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 use ferric_qemu::conductor::AgentClient;
 use ferric_qemu::disk_file::pattern;
-use ferric_qemu::lab::configdrive::encode;
+use ferric_qemu::lab::configdrive::{ConfigDrive, encode};
 use ferric_qemu::os_image::{DiskLabel, tiny_raw};
-use ferric_qemu::{Content, Disk, DiskBus, DiskFile, artifacts};
-use ferric_tests::{Bench, Plan};
+use ferric_qemu::{Content, Disk, DiskBus, DiskFile, VmBuilder, artifacts};
+use ferric_tests::{Bench, Bundle, Plan};
 use serde_json::{Value, json};
 
 use crate::kit::{self, MIB};
+use crate::{inject, secrets};
 
 const DISK_BYTES: u64 = 128 * MIB;
+/// More than an MBR can tell of.
+const HUGE_BYTES: u64 = 3 << 40;
 
 /// Bytes that do not compress.
 fn volume(size_bytes: u64, seed: u64) -> Result<Vec<u8>> {
@@ -33,18 +37,37 @@ struct Rig {
 #[test]
 fn large_config_drives_arrive_whole_or_are_refused() {
     let dir = artifacts::temp_dir("config-drives").unwrap();
-    let disk = DiskFile::create_raw(dir.path().join("disk"), DISK_BYTES).unwrap();
-    let mut plan = Plan::new("config_drives");
-    plan.cmdline = kit::SHORT.to_owned();
-    let bench = plan.boot(|vm| Ok(vm.disk(Disk::new(DiskBus::VirtioBlk, disk.path()).serial("ROOT")))).unwrap();
-    let rig = rig(bench, disk, dir.path()).unwrap();
+    let rig = rig("config_drives", "", dir.path(), Ok).unwrap();
     inside_the_request(&rig).unwrap();
     as_ironic_sends_it(&rig).unwrap();
     from_a_server(&rig).unwrap();
     assert_eq!(rig.bench.worker_ends(), 0, "the agent did not survive");
 }
 
-fn rig(bench: Bench, disk: DiskFile, dir: &Path) -> Result<Rig> {
+#[test]
+fn config_drives_have_a_place_on_any_disk_and_no_secret_is_told() {
+    let dir = artifacts::temp_dir("config-places").unwrap();
+    let disk = |name: &str, size| DiskFile::create_raw(dir.path().join(name), size).unwrap();
+    let (large_sectors, huge) = (disk("large-sectors", DISK_BYTES), disk("huge", HUGE_BYTES));
+    let attached = |vm: VmBuilder| {
+        Ok(vm
+            .disk(Disk::new(DiskBus::Nvme, large_sectors.path()).serial("LARGE-SECTORS").block_size(4096, 4096))
+            .disk(Disk::new(DiskBus::VirtioBlk, huge.path()).serial("HUGE")))
+    };
+    let rig = rig("config_places", "ipa-debug=1", dir.path(), attached).unwrap();
+    as_large_as_it_may_be(&rig).unwrap();
+    on_large_sectors(&rig, &large_sectors, dir.path()).unwrap();
+    on_a_disk_too_large_for_its_table(&rig, &huge, dir.path()).unwrap();
+    secrets::stay_secret(&rig.bench, &rig.agent, &rig.info).unwrap();
+    assert_eq!(rig.bench.worker_ends(), 0, "the agent did not survive");
+}
+
+/// A machine with one disk, and more that `attached` adds.
+fn rig(name: &str, cmdline: &str, dir: &Path, attached: impl FnOnce(VmBuilder) -> Result<VmBuilder>) -> Result<Rig> {
+    let disk = DiskFile::create_raw(dir.join("disk"), DISK_BYTES)?;
+    let mut plan = Plan::new(name);
+    plan.cmdline = format!("{} {cmdline}", kit::SHORT);
+    let bench = plan.boot(|vm| attached(vm.disk(Disk::new(DiskBus::VirtioBlk, disk.path()).serial("ROOT"))))?;
     let image = dir.join("image.raw");
     tiny_raw(&image, DiskLabel::Gpt, 20 * MIB)?;
     let info = kit::image_info(&bench, "/image.raw", "raw", &Content::File(image))?;
@@ -59,6 +82,67 @@ impl Rig {
         let (start, _) = *partitions.get(1).with_context(|| format!("no second partition: {partitions:?}"))?;
         self.disk.check(start, volume)
     }
+}
+
+/// 64 MiB, half of what the machine has, and only a few of them are ever in memory.
+fn as_large_as_it_may_be(rig: &Rig) -> Result<()> {
+    let volume = volume(16 << 10, 4)?.repeat(4 << 10);
+    ensure!(u64::try_from(volume.len())? == 64 * MIB);
+    let drive = encode(&volume)?;
+    kit::device(&kit::write(&rig.bench, &rig.agent, &rig.info, Some(&drive), &json!({"serial": "ROOT"}))?)?;
+    rig.check(&volume)?;
+    let peak_kib = Bundle::of(&rig.agent)?.worker_peak_kib()?;
+    ensure!(peak_kib <= 32 << 10, "the worker took {peak_kib} KiB");
+    Ok(())
+}
+
+/// A FAT with sectors of 512 bytes, which no kernel mounts from a disk with larger ones (pitfall C20). The ramdisk's own kernel
+/// then mounts what has become of it, to put a file there.
+fn on_large_sectors(rig: &Rig, disk: &DiskFile, dir: &Path) -> Result<()> {
+    const META: &str = "openstack/latest/meta_data.json";
+    let mut fat = Cursor::new(vec![0; 8 << 20]);
+    fatfs::format_volume(&mut fat, fatfs::FormatVolumeOptions::new().volume_label(*b"config-2   "))?;
+    let fs = fatfs::FileSystem::new(&mut fat, fatfs::FsOptions::new())?;
+    for directory in ["openstack", "openstack/latest"] {
+        fs.root_dir().create_dir(directory)?;
+    }
+    fs.root_dir().create_file(META)?.write_all(b"{}")?;
+    fs.unmount()?;
+    let image = dir.join("4k.raw");
+    kit::gpt_image(&image, 4096, 20 * MIB, 77)?;
+    let info = kit::image_info(&rig.bench, "/4k.raw", "raw", &Content::File(image))?;
+    let drive = encode(fat.get_ref())?;
+    kit::device(&kit::write(&rig.bench, &rig.agent, &info, Some(&drive), &json!({"serial": "LARGE-SECTORS"}))?)?;
+    let files = json!([{"path": "/openstack/latest/by-the-kernel", "partition": 2, "content": "eA=="}]);
+    let record = inject::inject(&rig.bench, &rig.agent, "LARGE-SECTORS", &json!(null), &files)?;
+    ensure!(record.command_status == "SUCCEEDED", "{record:?}");
+    let partitions = kit::sound_gpt(disk, 4096)?;
+    let (start, end) = *partitions.get(1).with_context(|| format!("no second partition: {partitions:?}"))?;
+    let bytes = disk.read(start, usize::try_from(end - start)?)?;
+    ensure!(bytes[11..13] == 4096_u16.to_le_bytes(), "sectors of another size: {:?}", &bytes[..64]);
+    let fs = fatfs::FileSystem::new(Cursor::new(bytes), fatfs::FsOptions::new())?;
+    ensure!(fs.read_volume_label_from_root_dir()?.as_deref() == Some("CONFIG-2"));
+    for (path, want) in [(META, "{}"), ("openstack/latest/by-the-kernel", "x")] {
+        let mut text = String::new();
+        fs.root_dir().open_file(path)?.read_to_string(&mut text)?;
+        ensure!(text == want, "{path}: {text}");
+    }
+    Ok(())
+}
+
+/// An MBR tells of 2 TiB only, and the end of this disk is behind them (pitfall C21).
+fn on_a_disk_too_large_for_its_table(rig: &Rig, disk: &DiskFile, dir: &Path) -> Result<()> {
+    let image = dir.join("mbr.raw");
+    tiny_raw(&image, DiskLabel::Mbr, 8 * MIB)?;
+    let info = kit::image_info(&rig.bench, "/mbr.raw", "raw", &Content::File(image))?;
+    let iso = ConfigDrive::new(&rig.bench.uuid, "huge.example.org").iso()?;
+    kit::device(&kit::write(&rig.bench, &rig.agent, &info, Some(&encode(&iso)?), &json!({"serial": "HUGE"}))?)?;
+    let sector = disk.read(0, 512)?;
+    let word = |at: usize| u64::from(u32::from_le_bytes([sector[at], sector[at + 1], sector[at + 2], sector[at + 3]]));
+    let (start, sectors) = (word(446 + 16 + 8), word(446 + 16 + 12));
+    ensure!(sectors * 512 >= 64 * MIB && start + sectors <= 1 << 32, "{sectors} sectors from {start}");
+    ensure!((start + sectors) * 512 > (2 << 40) - 2 * MIB, "not at the end of what the table can tell: {start}");
+    disk.check(start * 512, &iso)
 }
 
 /// As much as a request holds, once.

@@ -55,9 +55,16 @@ fn fill(disk: &DiskFile, dir: &Path) -> Result<()> {
     disk.write(PLACES[2].0 * MIB, &system(dir)?)
 }
 
-fn inject(bench: &Bench, agent: &AgentClient, of_node: &Value, files: &Value) -> Result<CommandRecord> {
+/// Orders files to be put on the disk with this serial number, and waits for the end.
+pub(crate) fn inject(
+    bench: &Bench,
+    agent: &AgentClient,
+    serial: &str,
+    of_node: &Value,
+    files: &Value,
+) -> Result<CommandRecord> {
     let mut node = bench.node()?;
-    node.instance_info.insert("root_device".into(), json!({"serial": "ROOT"}));
+    node.instance_info.insert("root_device".into(), json!({"serial": serial}));
     node.properties.insert("inject_files".into(), of_node.clone());
     let params = json!({
         "step": {"interface": "deploy", "step": "inject_files", "args": {"files": files}},
@@ -114,7 +121,7 @@ fn files_are_put_into_the_systems_on_a_disk_and_nowhere_else() {
         // FAT has no owners, which is no failure.
         {"path": "/loader/entry.conf", "partition": 1, "content": TEXT, "mode": 0o600, "owner": 1000},
     ]);
-    let record = inject(&bench, &agent, &of_node, &files).unwrap();
+    let record = inject(&bench, &agent, "ROOT", &of_node, &files).unwrap();
     assert_eq!(record.command_status, "SUCCEEDED", "{record:?}");
     assert_eq!(record.command_result["deploy_result"], Value::Null, "{record:?}");
     check(&disk, &served).unwrap();
@@ -124,12 +131,13 @@ fn files_are_put_into_the_systems_on_a_disk_and_nowhere_else() {
         ("/etc/magic/etc/x", json!(3), TEXT, "CommandExecutionError", "making the directory /etc/magic/etc"),
         ("/etc/up/ferric/x", json!("/dev/vda3"), TEXT, "CommandExecutionError", "making the directory /etc/up/ferric"),
         ("/etc/x", json!(null), &*missing, "CommandExecutionError", "Failed to process file /etc/x: downloading"),
+        ("/etc/x", json!(3), "file:///dev/zero", "CommandExecutionError", "does not begin with http:// or https://"),
         ("/etc/x", json!(2), TEXT, "CommandExecutionError", "/dev/vda2 holds no file system that is known"),
         ("/etc/x", json!(9), TEXT, "DeviceNotFound", "/dev/vda has no partition 9"),
         ("/srv/x", json!(null), TEXT, "DeviceNotFound", "path srv, scanned: [/dev/vda1, /dev/vda2, /dev/vda3]"),
     ] {
         let files = json!([{"path": path, "partition": partition, "content": content}]);
-        let record = inject(&bench, &agent, &json!(null), &files).unwrap();
+        let record = inject(&bench, &agent, "ROOT", &json!(null), &files).unwrap();
         kit::check_failed(path, &record, class, &[words]).unwrap();
         // Nothing stays mounted, so that the file system is clean.
         check(&disk, &served).unwrap();

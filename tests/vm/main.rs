@@ -35,6 +35,8 @@ mod kit;
 #[cfg(test)]
 mod lookup;
 #[cfg(test)]
+mod metadata;
+#[cfg(test)]
 mod network;
 #[cfg(test)]
 mod os_image;
@@ -46,5 +48,7 @@ mod partition_hostile;
 mod power;
 #[cfg(test)]
 mod raid;
+#[cfg(test)]
+mod secrets;
 #[cfg(test)]
 mod traps;
