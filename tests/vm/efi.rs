@@ -160,8 +160,8 @@ fn label_of(entry: &[u8]) -> String {
     String::from_utf16_lossy(&words.take_while(|word| *word != 0).collect::<Vec<_>>())
 }
 
-/// What the loader of [`whole_disk`] shows once it was started.
-pub(crate) const MENU: &str = "STARTED-BY-FALLBACK";
+/// What the menu of systemd-boot, the loader of [`whole_disk`], offers where there is no system.
+pub(crate) const MENU: &str = "Reboot Into Firmware Interface";
 
 /// An image of a whole disk with systemd-boot where its list of loaders says, and nowhere else.
 pub(crate) fn whole_disk(dir: &Path) -> Result<PathBuf> {
@@ -186,7 +186,6 @@ pub(crate) fn whole_disk(dir: &Path) -> Result<PathBuf> {
         let list: Vec<u8> = list.encode_utf16().flat_map(u16::to_be_bytes).collect();
         write("EFI/vendor/BOOTX64.CSV", &list)?;
         write("loader/loader.conf", b"timeout menu-force\n")?;
-        write("loader/entries/a.conf", format!("title {MENU}\nefi /nothing.efi\n").as_bytes())?;
     }
     disk.write(MIB, volume.get_ref())?;
     Ok(path)
