@@ -80,7 +80,11 @@ impl Machine {
 
 fn deploy(machine: &Machine, image: &Path) -> Result<()> {
     let info = machine.image(image)?;
-    let node = json!({"raid_config": configuration(), "properties": {"capabilities": "boot_mode:uefi"}});
+    // The hints give way to the configuration.
+    let hints = json!({"root_device": {"serial": "R3"}});
+    let node = json!({
+        "raid_config": configuration(), "properties": {"capabilities": "boot_mode:uefi"}, "instance_info": hints,
+    });
     let record = machine.step("deploy", "deploy", "write_image", json!({"image_info": info}), &node)?;
     let device = kit::device(&record)?;
     ensure!(device.starts_with("/dev/md"), "written to {device}");
