@@ -232,7 +232,10 @@ fn lay_out(archive: &mut Archive, agent: &[u8], kernel: &Kernel, selection: &Sel
 fn list_modules(archive: &mut Archive, load: &[String], selection: &Selection) -> Result<()> {
     for name in load {
         let is_there = selection.modules.contains_key(name) || selection.builtin.contains_key(name);
-        ensure!(is_there, "modules.load names {name:?}, which is not among the modules of the image (write '_' for '-')");
+        ensure!(
+            is_there,
+            "modules.load names {name:?}, which is not among the modules of the image (write '_' for '-')"
+        );
     }
     if load.is_empty() {
         return Ok(());

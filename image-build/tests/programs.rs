@@ -22,7 +22,8 @@ impl Packages {
     /// A tool under two names, its library with a version in its name, and a C library with its loader.
     fn new() -> Self {
         let packages = Self { directory: tempfile::tempdir().unwrap() };
-        packages.record("tool", "Depends: debconf (>= 1) | debconf-2.0, libother2, libc6 (>= 2.36), libtool-x1 (= 2)\n");
+        packages
+            .record("tool", "Depends: debconf (>= 1) | debconf-2.0, libother2, libc6 (>= 2.36), libtool-x1 (= 2)\n");
         packages.record("libtool-x1", "Source: tool (2-1)\nPre-Depends: libc6 (>= 2.36)\n");
         packages.record("libc6", "Source: glibc\n");
         packages.record("libother2", "");
