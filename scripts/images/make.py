@@ -161,6 +161,8 @@ def make_qcow2():
     image("qcow2-header-104", qcow2(SMALL, 12, header_bytes=104))
     image("qcow2-header-cut", changed("qcow2-base", cut=60))
     image("qcow2-cut", changed("qcow2-base", cut=-0x2800))
+    image("qcow2-cut-in-only-cluster", qcow2(noise(4096), 12)[:-600])
+    image("qcow2-cut-before-only-cluster", qcow2(noise(4096), 12)[:-4096])
     image("qcow2-cut-in-tables", changed("qcow2-base", cut=0x3800))
     image("qcow2-more", changed("qcow2-base", more=noise(777)))
     image("qcow2-zstd-without-bit", changed("qcow2-base", (104, b"\x01")))
@@ -250,6 +252,8 @@ def make_vmdk():
     image("vmdk-cut", changed("vmdk-small", cut=-5000))
     # Of the last grain only half is on the disk: less than a grain is missing, but all of the last one.
     image("vmdk-cut-before-last-grain", vmdk(noise(40 * 512), grain=16)[:23000])
+    image("vmdk-cut-in-only-grain", vmdk(noise(4096))[:-600])
+    image("vmdk-stream-short-grain", vmdk_stream(noise(2048)))
     image("vmdk-stream-cut", changed("vmdk-tables-last", cut=-1024))
     image("vmdk-stream-more", changed("vmdk-tables-last", more=bytes(512)))
     image("vmdk-stream-no-zlib", changed("vmdk-tables-last", (8 * 512 + 12, b"\0\0")))

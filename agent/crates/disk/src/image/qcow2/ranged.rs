@@ -22,7 +22,7 @@ use crate::image::error::ImageError;
 use crate::image::format::FormatError;
 use crate::image::sink::Sink;
 use crate::image::source::{ImageSource, SourceError};
-use crate::image::unpack::Unpacker;
+use crate::image::unpack::{UnpackError, Unpacker};
 
 /// Most gaps that are kept to be zeroed while the rest is written (16 bytes each).
 const MAX_GAPS: usize = 32 << 10;
@@ -99,7 +99,7 @@ impl Ranged<'_> {
         }
         match Entry::parse(raw, header).map_err(invalid)? {
             Entry::Nothing => Ok(Vec::new()),
-            Entry::Data { host } => read("a cluster", host, header.cluster_bytes().min(FIRST_BYTES)),
+            Entry::Data { host } => read("a cluster", host, self.rest(host, header.cluster_bytes().min(FIRST_BYTES))),
             Entry::Packed { host, len } => {
                 let (mut host, mut len) = (host, u64::from(len));
                 if header.has_markers() {
@@ -109,15 +109,24 @@ impl Ranged<'_> {
                     (host, len) = (host + marker_bytes, u64::try_from(packed).unwrap_or_default());
                 }
                 // The length reaches to the end of a sector, which a file need not have.
-                let packed = read("a cluster", host, len.min(self.file_bytes.saturating_sub(host)))?;
+                let packed = read("a cluster", host, self.rest(host, len))?;
                 let mut cluster = vec![0; usize::try_from(header.cluster_bytes()).unwrap_or_default()];
                 let broken = |source| ImageError::Broken(Qcow2Error::Cluster { offset: 0, source });
-                Unpacker::new(header.compression)
-                    .and_then(|mut unpacker| unpacker.unpack(&packed, &mut cluster))
-                    .map_err(broken)?;
+                match Unpacker::new(header.compression).and_then(|mut unpacker| unpacker.unpack(&packed, &mut cluster))
+                {
+                    // The last grain of a VMDK file may be shorter than the others, and there may be only one.
+                    Err(UnpackError::Short { .. }) if header.has_markers() => {}
+                    result => result.map_err(broken)?,
+                }
                 Ok(cluster)
             }
         }
+    }
+
+    /// How much of a cluster at `host` is in the file, which may end within its last one; at least a byte, so that one that
+    /// is not there at all is refused.
+    fn rest(&self, host: u64, len: u64) -> u64 {
+        len.min(self.file_bytes.saturating_sub(host)).max(1)
     }
 
     pub(super) fn download_error(&self, source: SourceError) -> ImageError {
