@@ -1,6 +1,6 @@
 //! Gets a kernel: fetches the distribution's package with apt and unpacks it into the cache.
 //!
-//! The kernel is never installed on the host, see [`crate::deb`]. Wanted names are resolved as apt would:
+//! The kernel is never installed on the host, see `deb.rs`. Wanted names are resolved as apt would:
 //! `linux-image-amd64` is a meta package whose only kernel dependency is the real one.
 
 use std::fs;
