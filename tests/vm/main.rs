@@ -16,6 +16,7 @@ mod collectors;
 mod config_drives;
 #[cfg(test)]
 mod deploy;
+mod deploy_boot;
 #[cfg(test)]
 mod deploy_faults;
 #[cfg(test)]

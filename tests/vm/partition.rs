@@ -19,7 +19,7 @@ use ferric_qemu::{Accel, Content, Disk, DiskBus, DiskFile, Image, ImageServer, N
 use ferric_tests::{Bench, MAC, Plan, TRIVIAL_INIT_SAYS};
 use serde_json::{Map, Value, json};
 
-use crate::deploy::{NodePower, check_memory};
+use crate::deploy_boot::{NodePower, check_memory};
 use crate::efi::Store;
 use crate::kit::{self, MIB};
 use crate::traps;

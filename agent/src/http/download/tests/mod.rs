@@ -1,6 +1,8 @@
 //! Downloads from a scripted server with every fault the module doc promises to handle.
 
 mod network;
+mod parts;
+mod retries;
 mod secrets;
 
 use std::io::Read as _;
@@ -254,110 +256,6 @@ fn a_wrong_content_range_makes_the_file_come_again_from_its_start() {
 }
 
 #[test]
-fn client_errors_are_final_at_once() {
-    for status in [401, 403, 404, 410, 204, 304] {
-        let bench = Bench::new(move |_, n| match n {
-            1 => Reply::raw(format!("HTTP/1.1 {status} X\r\nContent-Length: 0\r\n\r\n").as_bytes(), Then::KeepAlive),
-            _ => Reply::new(200, TAG, image()),
-        });
-        let error = bench.read().unwrap_err();
-        assert!(matches!(error, SourceError::Fatal { .. }), "{status}: {error:?}");
-        assert_eq!(error.class(), ErrorClass::ImageDownloadFatal, "{status}");
-        let text = chain(&error);
-        assert!(text.contains(&format!("Received status code {status}")) && !text.contains("secret"), "{text}");
-        assert_eq!(bench.server.seen().len(), 1, "{status}");
-    }
-}
-
-#[test]
-fn error_pages_that_quote_the_request_do_not_betray_it() {
-    let bench = Bench::new(|seen, _| {
-        let page = format!("{} {} secret-key hunter2secret", seen.line, seen.header("authorization").unwrap());
-        Reply::new(403, "", page.as_bytes())
-    });
-    let request = FetchRequest {
-        url: bench.server.url("/image?temp_url_sig=0123abcd&key=secret%2Dkey&n=1"),
-        authorization: Some(Secret::new("Bearer hunter2secret".into())),
-        ..FetchRequest::default()
-    };
-    let text = chain(&bench.downloader.get(&request, 10).unwrap_err());
-    assert!(text.contains("GET /image?temp_url_sig=***&key=***&n=1 HTTP/1.1 Bearer *** *** ***"), "{text}");
-}
-
-#[test]
-fn error_texts_hold_neither_control_characters_nor_the_file_itself() {
-    for (status, page, end) in [
-        (404, "\u{1b}[31mno such\u{7}\0 file", "Response body: [31mno such file"),
-        (206, "the file's first bytes", "Response body: "),
-    ] {
-        let bench = Bench::new(move |_, _| Reply::new(status, "", page.as_bytes()));
-        let text = chain(&bench.downloader.get(&bench.request(), 100).unwrap_err());
-        assert!(text.ends_with(end), "{status}: {text:?}");
-    }
-}
-
-#[test]
-fn temporary_errors_are_tried_again_until_the_tries_are_used_up() {
-    for status in [500, 502, 503, 429, 408] {
-        let bench = Bench::new(move |_, n| match n {
-            1 | 2 => Reply::new(status, "", b"busy"),
-            _ => Reply::new(200, TAG, image()),
-        });
-        assert!(bench.read().unwrap() == image(), "{status}");
-        let bench = Bench::new(move |_, _| Reply::new(status, "", b"busy\n now"));
-        let error = bench.read().unwrap_err();
-        assert!(matches!(error, SourceError::Failed { tries: 4, .. }), "{status}: {error:?}");
-        assert!(chain(&error).ends_with("Response body: busy now"), "{}", chain(&error));
-        assert_eq!(bench.server.seen().len(), 4, "{status}");
-    }
-}
-
-#[test]
-fn a_failed_try_is_shown_as_what_holds_the_work_up() {
-    let bench = Bench::new(move |_, _| Reply::new(503, "", b"busy"));
-    let request = bench.request();
-    request.progress.phase("opening the image", None);
-    assert!(bench.downloader.open(&request).is_err());
-    let phase = request.progress.report().unwrap().phase;
-    assert!(phase.starts_with("opening the image, try 3 of 4: Received status code 503"), "{phase}");
-    assert!(!phase.contains("secret"), "{phase}");
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let request = FetchRequest { url: format!("http://{nobody}/image"), ..request };
-    assert!(bench.downloader.open(&request).is_err());
-    let phase = request.progress.report().unwrap().phase;
-    assert_eq!(phase, "opening the image, try 3 of 4: Connection refused (os error 111)");
-}
-
-#[test]
-fn the_server_can_ask_for_a_longer_pause() {
-    let bench = Bench::new(move |_, n| match n {
-        1 => Reply::new(503, "Retry-After: 1\r\n", b""),
-        _ => Reply::new(200, TAG, b"x"),
-    });
-    let begun = Instant::now();
-    assert_eq!(bench.read().unwrap(), b"x");
-    assert!(begun.elapsed() >= Duration::from_secs(1));
-}
-
-#[test]
-fn progress_starts_the_count_of_tries_afresh_and_its_lack_does_not() {
-    // Every answer is cut; 1.2 MB in all, so that no try brings a mebibyte: 4 tries are made.
-    let bench = Bench::new(|seen, n| match n {
-        1 => Reply::cut(200, TAG, image(), 1000),
-        _ => {
-            let mut reply = part(seen, TAG);
-            let head = reply.bytes.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
-            reply.bytes.truncate(head + 1000);
-            reply.then = Then::Close;
-            reply
-        }
-    });
-    let error = bench.read().unwrap_err();
-    assert!(matches!(error, SourceError::Failed { tries: 4, .. }), "{error:?}");
-    assert_eq!(bench.server.seen().len(), 4);
-}
-
-#[test]
 fn a_trickling_server_is_given_up() {
     let pieces = vec![b"x".to_vec(); 1000];
     let start = async move || {
@@ -419,69 +317,6 @@ fn the_whole_download_has_a_limit() {
     let request = FetchRequest { since: begun.checked_sub(Duration::from_secs(30)), ..bench.request() };
     for result in [bench.downloader.open(&request).map(drop), bench.downloader.get(&request, 10).map(drop)] {
         assert!(matches!(result, Err(SourceError::TimedOut { .. })), "{result:?}");
-    }
-}
-
-#[test]
-fn parts_are_read_where_the_server_has_ranges() {
-    // What the server says about ranges, and whether it has them.
-    for (says, has) in
-        [("Accept-Ranges: bytes\r\n", true), ("", true), ("", false), ("Accept-Ranges: bytes\r\n", false)]
-    {
-        let bench = Bench::new(move |seen, n| match seen.range_start() {
-            // A temporary error in between.
-            Some(_) if n == 3 => Reply::new(503, "", b""),
-            Some(_) if has => part(seen, says),
-            _ => Reply::new(200, says, image()),
-        });
-        let mut source = bench.downloader.open(&bench.request()).unwrap();
-        assert_eq!(source.size_bytes(), Some(1_200_000));
-        assert_eq!(source.has_ranges(), has, "{says:?}");
-        if has {
-            let mut buf = [0; 5000];
-            source.read_exact_at(123_456, &mut buf).unwrap();
-            assert!(buf == image()[123_456..128_456]);
-            let error = source.read_exact_at(1_199_999, &mut buf).unwrap_err();
-            assert!(matches!(error, SourceError::Fatal { .. }), "{error:?}");
-            source.read_exact_at(0, &mut []).unwrap();
-            let mut rest = Vec::new();
-            source.stream(1_000_000).unwrap().read_to_end(&mut rest).unwrap();
-            assert!(rest == image()[1_000_000..]);
-        }
-    }
-    let bench = Bench::new(|_, _| Reply::new(200, "Accept-Ranges: none\r\n", image()));
-    assert!(!bench.downloader.open(&bench.request()).unwrap().has_ranges());
-    assert_eq!(bench.server.seen().len(), 1, "the server was believed");
-}
-
-#[test]
-fn a_stream_from_the_middle_resumes_too_even_without_ranges_any_more() {
-    let bench = Bench::new(|seen, n| match n {
-        1 => Reply::new(200, TAG, image()),
-        2 => {
-            let mut reply = part(seen, TAG);
-            reply.bytes.truncate(100_000);
-            reply.then = Then::Close;
-            reply
-        }
-        _ => Reply::new(200, TAG, image()),
-    });
-    assert!(bench.read_from(700_000).unwrap() == image()[700_000..]);
-    assert_eq!(bench.server.seen().len(), 3);
-}
-
-#[test]
-fn a_changed_file_is_noticed_by_reads_of_parts() {
-    let bench = Bench::new(|seen, n| match n {
-        1 => Reply::new(200, TAG, image()),
-        2 => part(seen, "ETag: \"v2\"\r\n"),
-        // If-Range did not match.
-        _ => Reply::new(200, "ETag: \"v2\"\r\n", image()),
-    });
-    let mut source = bench.downloader.open(&bench.request()).unwrap();
-    for _ in 0..2 {
-        let error = source.read_exact_at(10, &mut [0; 10]).unwrap_err();
-        assert!(matches!(error, SourceError::Changed { .. }), "{error:?}");
     }
 }
 
