@@ -16,6 +16,7 @@ mod collectors;
 mod config_drives;
 #[cfg(test)]
 mod deploy;
+#[cfg(test)]
 mod deploy_boot;
 #[cfg(test)]
 mod deploy_faults;
