@@ -102,6 +102,28 @@ pub fn target_types(mapping: &str) -> io::Result<Vec<String>> {
     Ok(types(&request.data, request.header.target_count))
 }
 
+/// Makes a mapping of one `linear` target, as programs of the distribution would: `table` is the device and the first sector
+/// there. For tests.
+///
+/// # Errors
+/// There is no device mapper, or it does not take it.
+pub fn create_linear(mapping: &str, uuid: &str, sectors: u64, table: &str) -> io::Result<()> {
+    const DM_DEV_CREATE: Opcode = opcode::read_write::<Header>(0xfd, 3);
+    const DM_DEV_RESUME: Opcode = opcode::read_write::<Header>(0xfd, 6);
+    const DM_TABLE_LOAD: Opcode = opcode::read_write::<Header>(0xfd, 9);
+    let mut request = Request::new(mapping, 0)?;
+    let place = request.header.uuid.get_mut(..uuid.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    place.copy_from_slice(uuid.as_bytes());
+    request.send::<DM_DEV_CREATE>()?;
+    let mut request = Request::new(mapping, 0)?;
+    request.header.target_count = 1;
+    let spec = [&[0; 8][..], &sectors.to_le_bytes(), &[0; 8], b"linear\0\0\0\0\0\0\0\0\0\0", table.as_bytes()].concat();
+    let place = request.data.get_mut(..spec.len()).ok_or(io::ErrorKind::InvalidInput)?;
+    place.copy_from_slice(&spec);
+    request.send::<DM_TABLE_LOAD>()?;
+    Request::new(mapping, 0)?.send::<DM_DEV_RESUME>()
+}
+
 /// Kinds in a chain of `struct dm_target_spec`: start, length, status, where the next one is, kind.
 fn types(data: &[u8], count: u32) -> Vec<String> {
     let (mut at, mut found) = (0_usize, Vec::new());
