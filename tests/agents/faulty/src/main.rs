@@ -19,6 +19,8 @@ use ferric_sys::netlink::{LinkChange, Netlink};
 use ferric_types::{CommandError, ErrorClass, MacAddress};
 use serde_json::Value;
 
+mod stack;
+
 const FAULTY: Extension = Extension {
     name: "faulty",
     commands: &[
@@ -28,6 +30,7 @@ const FAULTY: Extension = Extension {
         CommandEntry::of::<Sleep>(),
         CommandEntry::of::<Hold>(),
         CommandEntry::of::<Readdress>(),
+        CommandEntry::of::<stack::Stack>(),
     ],
 };
 

@@ -253,7 +253,8 @@ impl Planner<'_> {
     /// Takes a device away from bcache, be it cached or a cache; one waits for the other.
     fn uncache(&mut self, kname: &str) -> bool {
         let dir = self.stack.dir(kname).join("bcache");
-        if dir.is_dir() {
+        // What it makes of a disk has a link of that name, too.
+        if dir.is_dir() && !kname.starts_with("bcache") {
             let file = if dir.join("set").is_dir() { dir.join("set/stop") } else { dir.join("stop") };
             self.plan.actions.push(Action::StopCache { device: device(kname), file });
         }

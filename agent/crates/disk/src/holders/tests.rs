@@ -61,7 +61,7 @@ const STACK: &str = "
     dm-0 < md0 | dm/name=vg0-root dm/uuid=LVM-abc
     dm-1 < md0 | dm/name=vg0-swap dm/uuid=LVM-def
     dm-2 < dm-0 | dm/name=secret dm/uuid=CRYPT-LUKS2-abc
-    bcache0 < sdc
+    bcache0 < sdc | bcache/x=1
     dm-3 < bcache0 | dm/name=frozen dm/suspended=1
 ";
 
