@@ -156,3 +156,61 @@ fn bare_magics_are_where_wipefs_has_them_and_have_its_names() {
     }
     assert!(known.len() >= 25, "{} formats: {known:?}", known.len());
 }
+
+/// What makes a file system on a file, by those programs that are here.
+const MAKERS: &[&[&str]] = &[
+    &["mke2fs", "-q", "-F", "-t", "ext4"],
+    &["mkswap", "-q"],
+    &["mkfs.minix"],
+    &["mkfs.bfs"],
+    &["mkfs.vfat"],
+    &["mkfs.xfs", "-q", "-f"],
+    &["mkfs.btrfs", "-q", "-f"],
+    &["mkfs.f2fs", "-q", "-f"],
+    &["mkfs.nilfs2", "-q"],
+    &["mkfs.jfs", "-q"],
+    &["mkfs.reiserfs", "-q", "-ff"],
+    &["mkfs.exfat"],
+    &["mkfs.ntfs", "-q", "-F", "-Q"],
+    &["mkfs.gfs2", "-q", "-O", "-p", "lock_nolock"],
+    &["mkfs.ocfs2", "-q", "-F", "-M", "local"],
+    &["mkudffs"],
+    &["make-bcache", "-B"],
+    &[
+        "cryptsetup",
+        "luksFormat",
+        "-q",
+        "--pbkdf",
+        "pbkdf2",
+        "--pbkdf-force-iterations",
+        "1000",
+        "--key-file",
+        "/proc/version",
+    ],
+];
+
+#[test]
+fn what_programs_of_the_distribution_make_is_found_and_gone_afterwards() {
+    let mut made = Vec::new();
+    for maker in MAKERS {
+        let Some((program, args)) = maker.split_first() else { continue };
+        let disk = TestDisk::zeroed(320 * MIB).unwrap();
+        #[expect(clippy::disallowed_methods, reason = "tools to compare with")]
+        let output = std::process::Command::new(program).args(args).arg(disk.path()).output();
+        if !output.is_ok_and(|output| output.status.success()) {
+            continue;
+        }
+        let Some(theirs) = wipefs(&disk) else { break };
+        let dev = disk.open().unwrap();
+        let ours = signatures(&dev).unwrap();
+        for (offset, name) in &theirs {
+            // It also counts the jump that FAT begins with.
+            let is_found = ours.iter().any(|found| found.offset == *offset || name == "vfat" && found.name == "vfat");
+            assert!(is_found, "{program}: {name} at {offset}, not in {ours:?}");
+        }
+        destroy_metadata(&dev).unwrap();
+        assert_eq!(wipefs(&disk).unwrap(), [], "{program}");
+        made.push(*program);
+    }
+    println!("compared with wipefs: {made:?}");
+}
