@@ -291,7 +291,9 @@ fn each_disk_is_cleaned_once(rig: &Rig<'_>, listed: &[Value]) -> Result<()> {
                 .collect::<Result<_>>()?;
             wanted.sort_unstable();
             ensure!(names == wanted, "{names:?}, not {wanted:?}");
-            ensure!(wanted.iter().all(|name| result[name]["zeroed"] == true), "{result}");
+            let formatted = by_serial(listed, SHARED)?["name"].as_str().context("no name")?;
+            ensure!(wanted.iter().all(|name| (result[name]["zeroed"] == true) != (*name == formatted)), "{result}");
+            ensure!(result[formatted]["method"] == "nvme-format-user-data", "{result}");
         }
     }
     Ok(())

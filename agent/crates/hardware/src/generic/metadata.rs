@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ferric_disk::wipe;
 use ferric_sys::attr;
+use ferric_sys::block_dev::BlockDev;
 use ferric_types::error::{CommandError, chain};
 use serde_json::{Value, json};
 
@@ -66,7 +67,7 @@ fn wipe_disk(context: &StepContext<'_>, disk: &Disk, seen: &[String]) -> Result<
         ));
     } else if !arrays.is_empty() {
         return if failures.is_empty() { skip("member of a software RAID array") } else { Err(failures.join("; ")) };
-    } else if let Err(reason) = wipe_device(context, &disk.info.name) {
+    } else if let Err(reason) = wipe_with_table(context, &disk.info.name) {
         failures.push(reason);
     }
     if failures.is_empty() { Ok(Value::Null) } else { Err(failures.join("; ")) }
@@ -83,15 +84,20 @@ fn wipe_partition(context: &StepContext<'_>, partition: &str) -> Result<(), Stri
         tracing::warn!(partition, "metadata not erased: member of an assembled array");
         return Ok(());
     }
-    wipe_device(context, partition)
+    wipe_device(context, partition).map(drop)
 }
 
-fn wipe_device(context: &StepContext<'_>, device: &str) -> Result<(), String> {
+fn wipe_with_table(context: &StepContext<'_>, disk: &str) -> Result<(), String> {
+    let dev = wipe_device(context, disk)?;
+    if let Err(error) = dev.reread_table() {
+        tracing::warn!(disk, reason = chain(&error), "the kernel keeps the old partitions");
+    }
+    Ok(())
+}
+
+fn wipe_device(context: &StepContext<'_>, device: &str) -> Result<BlockDev, String> {
     let path = context.machine.root.path(device);
     let dev = wipe::open_exclusive(&path, BUSY_PAUSE).map_err(|error| chain(&error))?;
     wipe::destroy_metadata(&dev).map_err(|error| chain(&error))?;
-    if let Err(error) = dev.reread_table() {
-        tracing::warn!(device, reason = chain(&error), "the kernel keeps the old partitions");
-    }
-    Ok(())
+    Ok(dev)
 }
