@@ -69,7 +69,7 @@ pub enum Action {
 /// `lab deploy`.
 #[derive(Debug, Args)]
 pub struct DeployOptions {
-    /// Image file (raw or qcow2), served by the lab; or an http(s) URL that the machine can reach. Files are looked at
+    /// Image file (raw, also packed by gzip, zstd or xz, or qcow2), served by the lab; or an http(s) URL that the machine can reach. Files are looked at
     /// and URLs are tried before the machine is booted.
     pub image: String,
     /// The machine.
@@ -164,7 +164,7 @@ pub enum FirmwareKind {
 /// Format of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ImageFormat {
-    /// The bytes of the disk as they are.
+    /// The bytes of the disk as they are, or packed as a whole by gzip, zstd or xz.
     Raw,
     /// QEMU's format, compressed or not.
     Qcow2,
