@@ -69,8 +69,8 @@ pub enum Action {
 /// `lab deploy`.
 #[derive(Debug, Args)]
 pub struct DeployOptions {
-    /// Image file (raw, also packed by gzip, zstd or xz, or qcow2), served by the lab; or an http(s) URL that the machine can reach. Files are looked at
-    /// and URLs are tried before the machine is booted.
+    /// Image file (raw, also packed by gzip, zstd or xz, or qcow2), served by the lab; or an http(s) URL that the machine can
+    /// reach. Files are looked at and URLs are tried before the machine is booted.
     pub image: String,
     /// The machine.
     #[command(flatten)]
